@@ -135,7 +135,8 @@ def test_committed_results_keep_their_groups():
         pytest.skip("there are no committed results")
 
     def coarse(group):
-        return group.task, group.variant, group.scale, group.label, group.batch_size, group.tuned, group.goal
+        kind = group.task, group.task_version, group.variant, group.scale, group.label
+        return *kind, group.batch_size, group.tuned, group.goal
 
     groups = [coarse(group) for group in rank_results(results).groups]
     assert len(groups) == len(set(groups))

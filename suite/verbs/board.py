@@ -64,10 +64,14 @@ def main(arguments: Sequence[str]) -> int:
     folders = chosen.results or _usual_folders()
     if absent := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UserError(f"no such folder: {', '.join(absent)}; name folders with results: suite board --results DIR …")
-    results, left_out = intake.read_results(_files(folders))
+    files = _files(folders)
+    print(f"reading {len(files):,} results", file=sys.stderr, flush=True)
+    results, left_out = intake.read_results(files)
     for line in left_out:
         print(f"left out {line}", file=sys.stderr)
     leaderboard = rank_results(results, unreadable=left_out, doubts=list_doubts())
+    if not chosen.without_claims:
+        print("judging the claims; --without-claims leaves them out", file=sys.stderr, flush=True)
     standings = [] if chosen.without_claims else list_standings()
     pages = render_pages(leaderboard, standings, chosen.out, list_additions(folders))
     named = f", {len(left_out)} files left out" if left_out else ""

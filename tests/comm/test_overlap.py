@@ -193,9 +193,12 @@ def test_xla_leaves_jaxs_buckets_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_what_layers_see_in_narrow_types_is_float32(kind):
-    layer, seen = torch.nn.Linear(3, 2).to(kind), {}
+def test_taps_are_of_the_rounded_inputs_that_a_layer_multiplies(kind):
+    layer, seen, x = torch.nn.Linear(3, 2), {}, torch.full((4, 3), 1 / 3)
     with tap_layers(torch.nn.Sequential(layer), {"0": Layer("linear", ("0.weight", "0.bias"))}, seen.update) as rest:
-        layer(torch.ones(4, 3, dtype=kind)).sum().backward()
+        with torch.autocast("cpu", dtype=kind):
+            output = layer(x)
+        output.sum().backward()
         rest()
-    assert {value.dtype for pair in seen.values() for value in pair} == {torch.float32}
+    [(inputs, slopes)] = seen.values()
+    assert slopes.dtype == kind and torch.equal(inputs, x.to(kind))
