@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+import bayes
 import engines
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from abstract import check_torch, count_gradients, count_parameters
 from berts import engine, task
 
 from suite.settings import configure
-from suite.tasks.bert import bayes, hmm, wordpiece
+from suite.tasks.bert import hmm, wordpiece
 from suite.tasks.bert.architecture import Architecture
 from suite.tasks.bert.sample import Hiding, expand_records, make_record_type
 
