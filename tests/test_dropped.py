@@ -196,11 +196,12 @@ def test_dlrm_counts_damaged_lines_and_the_rows_of_criteos_test(tmp_path, suite)
 
 
 def test_frnn_counts_shots_that_cannot_be_used(tmp_path, suite):
+    from written import write_shots
+
     from suite.tasks.frnn import simulated
-    from suite.tasks.frnn import text as shots
 
     source = simulated.make(machines=["near"], shots=12, radii=16, train_share=0.75)
-    shots.write_shots(tmp_path / "shots", "near", source.shots("near"), source.channels, dt=0.005)
+    write_shots(tmp_path / "shots", "near", source.shots("near"), source.channels, dt=0.005)
     (tmp_path / "shots" / "signal_data" / "near" / "lm" / "3.txt").write_text("")
     options = [f"task.sources.archive.options.{value}" for value in ("radii=16", "dt=0.005", "shortest=0")]
     options += [f"task.sources.archive.options.cache_dir={tmp_path / 'cache'}", "task.on_error=skip"]

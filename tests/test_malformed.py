@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from written import generate_documents, write_documents
 
 from suite.claims.claim import parse_claims
 from suite.contract import UserError
@@ -21,8 +22,8 @@ from suite.record import record
 from suite.settings.configure import reject_unread, resolve
 from suite.settings.overrides import expand_sweep
 from suite.settings.run import Run
-from suite.tasks.bert import hmm, records, text
 from suite.tasks.bert import preparation as bert
+from suite.tasks.bert import records
 from suite.tasks.bert.sample import Hiding
 from suite.tasks.dlrm import criteo
 from suite.tasks.transformer import preparation as translation
@@ -191,7 +192,7 @@ def specimens(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Specimen]:
         for language in ("en", "fr"):
             sentences = "".join(f"{language} word{row % 7} and more{row}.\n" for row in range(count))
             (folder / "texts" / f"{name}.{language}").write_text(sentences)
-    text.write_documents(folder / "pages" / "wiki_00", hmm.generate_documents(12))
+    write_documents(folder / "pages" / "wiki_00", generate_documents(12))
     criteo.prepare(folder / "raw", folder / "clicks")
     translation.prepare(folder / "texts", folder / "pairs", vocabulary=120, longest=50, ratio=3.0)
     bert.prepare(

@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from written import generate_documents, write_documents, write_shots
 
 from suite.tasks import autoencoder, bert, cifar10, dlrm, frnn, resnet50, transformer
 from suite.tasks._data import count_recurring
 from suite.tasks._data.order import draw_permutation
-from suite.tasks.bert import hmm
 from suite.tasks.bert import preparation as bert_preparation
-from suite.tasks.bert import text as bert_text
 from suite.tasks.cifar10 import binary
-from suite.tasks.frnn import simulated, text
+from suite.tasks.frnn import simulated
 from suite.tasks.frnn.shots import SPLIT_SEED
 from suite.tasks.transformer import preparation
 from suite.verbs import data
@@ -85,7 +84,7 @@ def test_pairs_of_sentences(tmp_path: Path) -> None:
 def test_sequences_of_words(tmp_path: Path) -> None:
     """A record equals another one whatever words are masked."""
     (tmp_path / "text").mkdir()
-    bert_text.write_documents(tmp_path / "text" / "wiki_00", hmm.generate_documents(40))
+    write_documents(tmp_path / "text" / "wiki_00", generate_documents(40))
     options = {"sequence": 32, "predictions": 6, "vocabulary": 300, "duplicates": 2, "valid": 0.2}
     manifest = bert_preparation.prepare(tmp_path / "text", tmp_path / "made", **options)
     assert bert.count_recurring(str(tmp_path / "made")) == 0
@@ -110,7 +109,7 @@ def test_shots_of_a_plasma(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     lengths = np.diff(shots.starts)
     starts = np.cumsum([0, *[lengths[0]] * 4, *lengths[4:]])
     written = replace(shots, values=rows, starts=starts)
-    text.write_shots(tmp_path / "data", "near", written, near.channels, dt=0.005)
+    write_shots(tmp_path / "data", "near", written, near.channels, dt=0.005)
     options = {"radii": 16, "dt": 0.005, "shortest": 0, "train_share": 0.5, "cache_dir": str(tmp_path / "cache")}
     order = draw_permutation(12, seed=SPLIT_SEED, epoch=0)
     expected = sum(row < 4 for row in order[6:])
