@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shampoos import BACKENDS, HYPER, SCHEDULE, SHAPES, STEPS, Torch, gap, specified, train
+from alone import gap
+from shampoos import BACKENDS, HYPER, SCHEDULE, SHAPES, STEPS, Torch, specified, train
 from twins import Tree, draw, noisy
 
 from suite.contract import Layer

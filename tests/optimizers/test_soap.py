@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import twins
+from alone import gap
 from twins import Tree, draw, noisy
 
 from suite.contract import UserError
@@ -66,11 +67,6 @@ def adamw_specified(params: Tree, **hyper: Any) -> Tree:
     for step in range(STEPS):
         params, state = adamw.update(params, noisy(params, step), state, settings, step=step)
     return params
-
-
-def gap(one: Tree, other: Tree) -> float:
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
 @pytest.mark.sample(4)
