@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click_lines import make_line, write_logs
 from tiny_runs import Call
 
 from suite.contract import DAMAGED, Data, UserError
@@ -182,15 +183,10 @@ def test_bert_says_what_was_cut_off(tmp_path, suite):
     assert found["hmm"]["data"]["kind"] == "generated" and found["hmm"]["left_out"] == ""
 
 
-def click(label: str) -> str:
-    return "\t".join([label, *["3"] * 13, *["0a1b2c3d"] * 26])
-
-
 def test_dlrm_counts_damaged_lines_and_the_rows_of_criteos_test(tmp_path, suite):
-    (tmp_path / "raw").mkdir()
-    rows = [click(str(number % 2)) for number in range(140)]
-    (tmp_path / "raw" / "train.txt").write_text("\n".join([*rows[:3], "1\t2", *rows[4:]]) + "\n")
-    criteo.prepare(tmp_path / "raw", tmp_path / "made", on_error="skip")
+    rows = [make_line(str(number % 2)) for number in range(140)]
+    logs = write_logs(tmp_path / "raw", [*rows[:3], "1\t2", *rows[4:]])
+    criteo.prepare(logs, tmp_path / "made", on_error="skip")
     held = said_everywhere(suite, tmp_path / "made", "task=dlrm", "task.data=criteo")
     assert held["dropped"] == {DAMAGED: 1, criteo.HELD_BACK: 10} and held["samples"] == {"train": 119, "valid": 10}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from abstract import check_torch, count_parameters, trace_jax
-from click_lines import draw_lines, read_plainly
+from click_lines import draw_lines, make_line, read_plainly, write_logs
 
 from suite.contract import UserError
 from suite.launch import execution
@@ -103,21 +103,10 @@ def test_auc_counts_ties_half_and_the_whole_split_at_once() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the format
-def row(label: str = "1", integer: str = "3", word: str = "0a1b2c3d") -> str:
-    return "\t".join([label, *[integer] * 13, *[word] * 26])
-
-
-def raw(folder: Path, train: list[str], valid: list[str] | None = None) -> Path:
-    folder.mkdir()
-    (folder / "train.txt").write_text("\n".join(train) + "\n")
-    if valid is not None:
-        (folder / "valid.txt").write_text("\n".join(valid) + "\n")
-    return folder
-
-
 def test_rules_of_the_published_preparation(tmp_path: Path) -> None:
-    train = [row(integer="-2", word="ff"), row("0", "", ""), row(integer="7", word="FF")]
-    criteo.prepare(raw(tmp_path / "raw", train, [row(word="ff"), row(word="dead")]), tmp_path / "made")
+    train = [make_line(integer="-2", word="ff"), make_line("0", "", ""), make_line(integer="7", word="FF")]
+    valid = [make_line(word="ff"), make_line(word="dead")]
+    criteo.prepare(write_logs(tmp_path / "raw", train, valid), tmp_path / "made")
     records = criteo.Records(tmp_path / "made")
     seen = records.read("train", np.arange(3))
     assert seen["dense"][:, 0].tolist() == [0.0, 0.0, pytest.approx(np.log(8))], "negative and unknown are 0"
@@ -127,7 +116,7 @@ def test_rules_of_the_published_preparation(tmp_path: Path) -> None:
 
 
 def test_hashed_words_need_no_dictionary(tmp_path: Path) -> None:
-    source = raw(tmp_path / "raw", [row(word="ff"), row(word="")], [row(word="dead")])
+    source = write_logs(tmp_path / "raw", [make_line(word="ff"), make_line(word="")], [make_line(word="dead")])
     criteo.prepare(source, tmp_path / "made", hash_rows=100)
     records = criteo.Records(tmp_path / "made")
     assert records.read("train", np.arange(2))["ids"][:, 0].tolist() == [1 + 0xFF % 100, 1]
@@ -154,14 +143,14 @@ def test_lines_are_read_as_a_plain_reader_reads_them(
 
 
 def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) -> None:
-    criteo.prepare(raw(tmp_path / "one", [row(integer=str(n)) for n in range(140)]), tmp_path / "made")
+    criteo.prepare(write_logs(tmp_path / "one", [make_line(integer=str(n)) for n in range(140)]), tmp_path / "made")
     records = criteo.Records(tmp_path / "made")
     assert records.data.samples == {"train": 120, "valid": 10}
     assert np.expm1(records.read("valid", np.arange(10))["dense"][:, 0]).round().tolist() == list(range(130, 140))
     days = tmp_path / "days"
     days.mkdir()
     for day in range(11):
-        (days / f"day_{day}").write_text("".join(row(integer=str(100 * day + n)) + "\n" for n in range(4)))
+        (days / f"day_{day}").write_text("".join(make_line(integer=str(100 * day + n)) + "\n" for n in range(4)))
     criteo.prepare(days, tmp_path / "made2")
     records = criteo.Records(tmp_path / "made2")
     assert np.expm1(records.read("valid", np.arange(2))["dense"][:, 0]).round().tolist() == [1002, 1003]
@@ -180,22 +169,22 @@ def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) 
     "line, said",
     [
         ("1\t2", "2 columns instead of 40"),
-        (row(label="2"), "column 1 is '2', not 0 or 1"),
-        (row(integer="1.5"), "column 2 is '1.5', not an integer"),
-        (row(word="xyz"), "column 15 is 'xyz', not a hexadecimal word"),
-        (row(word="é"), "column 15 is"),
-        (row(word="12\0"), "column 15 is"),
-        (row(word="123456789"), "column 15 is"),
-        (row(integer="-"), "column 2 is '-'"),
-        (row(integer="--1"), "column 2 is '--1'"),
-        (row(integer="12:"), "column 2 is '12:'"),
-        (row(integer="1234567890x"), "column 2 is"),
-        (row(label=""), "column 1 is ''"),
-        (row() + "\t", "41 columns"),
+        (make_line(label="2"), "column 1 is '2', not 0 or 1"),
+        (make_line(integer="1.5"), "column 2 is '1.5', not an integer"),
+        (make_line(word="xyz"), "column 15 is 'xyz', not a hexadecimal word"),
+        (make_line(word="é"), "column 15 is"),
+        (make_line(word="12\0"), "column 15 is"),
+        (make_line(word="123456789"), "column 15 is"),
+        (make_line(integer="-"), "column 2 is '-'"),
+        (make_line(integer="--1"), "column 2 is '--1'"),
+        (make_line(integer="12:"), "column 2 is '12:'"),
+        (make_line(integer="1234567890x"), "column 2 is"),
+        (make_line(label=""), "column 1 is ''"),
+        (make_line() + "\t", "41 columns"),
     ],
 )
 def test_a_damaged_line_is_named_or_counted(line: str, said: str, tmp_path: Path) -> None:
-    source = raw(tmp_path / "raw", [row(), line, row()], [row()])
+    source = write_logs(tmp_path / "raw", [make_line(), line, make_line()], [make_line()])
     with pytest.raises(UserError, match=r"train\.txt, line 2: ") as error:
         criteo.prepare(source, tmp_path / "stopped")
     assert said in str(error.value)
@@ -205,7 +194,7 @@ def test_a_damaged_line_is_named_or_counted(line: str, said: str, tmp_path: Path
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    source = raw(tmp_path / "raw", [row()] * 2000, [row()] * 10)
+    source = write_logs(tmp_path / "raw", [make_line()] * 2000, [make_line()] * 10)
     packed = gzip.compress((source / "train.txt").read_bytes())
     (source / "train.txt").unlink()
     (source / "train.txt.gz").write_bytes(packed[:-20])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click_lines import make_line, write_logs
 from PIL import Image
 from written import generate_documents, write_documents, write_shots
 
@@ -57,11 +58,8 @@ def test_images_in_arrays(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "raw").mkdir()
-    for name, numbers in (("train", range(20)), ("valid", range(17, 25))):
-        lines = ["\t".join([str(number % 2), str(number), *["3"] * 12, *["0a"] * 26]) for number in numbers]
-        (tmp_path / "raw" / f"{name}.txt").write_text("\n".join(lines))
-    dlrm.prepare(tmp_path / "raw", tmp_path / "made")
+    lines = [make_line(str(number % 2), word=f"{number:x}") for number in range(25)]
+    dlrm.prepare(write_logs(tmp_path / "raw", lines[:20], lines[17:]), tmp_path / "made")
     assert dlrm.count_recurring(str(tmp_path / "made")) == 3
     monkeypatch.setattr(dlrm.criteo, "MOST_COMPARED", 20)
     assert dlrm.count_recurring(str(tmp_path / "made")) is None
