@@ -98,6 +98,13 @@ def in_jax(
         return {name: np.asarray(value) for name, value in params.items()}
 
 
+def decaying(params: Tree, decay: float) -> list[Tree]:
+    """Two groups of parameters, as for an optimizer of torch's: matrices and filters, which decay, and the others."""
+    decayed = [value for value in params.values() if value.ndim > 1]
+    others = [value for value in params.values() if value.ndim < 2]
+    return [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+
+
 def train(backend: str, name: str, *arguments: Any, hyper: Tree, **options: Any) -> Tree:
     """Parameters by one of the suite's optimizers in one backend."""
     make = importlib.import_module(f"suite.optimizers.{name}.{backend}").make

@@ -149,7 +149,7 @@ GOLDEN = Path(__file__).parent / "golden" / "site"
 
 
 def golden(folder: Path) -> dict[str, bytes]:
-    """Return the site of a few fixed results of a task without published rows: all of it but the copies of results."""
+    """Return the site of a few fixed results of a task without published rows: leaderboard.json and the pages."""
     results = [
         *(result(seed=seed, step=100 + seed, curve=_curve(100 + seed)) for seed in range(4)),
         *(result(seed=seed, step=201 - seed, optimizer="sgd", curve=_curve(201 - seed)) for seed in range(4)),
@@ -161,8 +161,8 @@ def golden(folder: Path) -> dict[str, bytes]:
     small = [{**some, "spec": {**some["spec"], "task": "small"}} for some in [*results, *jax]]
     claims = [standing(), standing(id="other", verdict="reproduced", pattern=None)]
     site(small, folder, claims, [Addition("2026-11-25", "Somebody", "0123456789abcdef", {"small": 21})])
-    copies = {name: content for name, content in files(folder).items() if name.parts[0] != "raw"}
-    return {name.as_posix(): content for name, content in copies.items()}
+    made = {name: content for name, content in files(folder).items() if name.parts[0] != "raw"}
+    return {name.as_posix(): content for name, content in made.items() if name.as_posix() not in pages.ASSETS}
 
 
 def _curve(steps):

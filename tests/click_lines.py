@@ -1,11 +1,26 @@
 """Lines of Criteo's logs, and a plain reading of them, field by field."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 
 INTEGERS = ("", "0", "7", "-1", "-0", "007", "12345678", "123456789", "-12345678", "-123456789", "98765432109876543210")
 WORDS = ("", "0", "ff", "FF", "0ff", "a", "dead", "DEADbeef", "ffffffff", "00000000", "12345678")
+
+
+def make_line(label: str = "1", integer: str = "3", word: str = "0a1b2c3d") -> str:
+    """A line whose fields of one kind are all the same."""
+    return "\t".join([label, *[integer] * 13, *[word] * 26])
+
+
+def write_logs(folder: Path, train: list[str], valid: list[str] | None = None) -> Path:
+    """Make a folder of logs, and return it."""
+    folder.mkdir()
+    (folder / "train.txt").write_text("\n".join(train) + "\n")
+    if valid is not None:
+        (folder / "valid.txt").write_text("\n".join(valid) + "\n")
+    return folder
 
 
 def draw_lines(count: int, words: int, seed: int = 0) -> list[str]:

@@ -62,7 +62,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageNet-like directory from the generator's own writer: 32 training and 16 validation images."""
-    from suite.tasks._data.shapes import write_jpeg
+    from written import write_jpeg
 
     directory = tmp_path_factory.mktemp("written")
     write_jpeg(directory, train=32, valid=16)

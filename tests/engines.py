@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from alone import gap as gap  # beside `weights`, which it compares
 
 from suite import load
 from suite.comm import setup
@@ -184,12 +185,6 @@ def advance(made: Any, steps: range, lr: float | None = None) -> list[float]:
     hyper = {} if lr is None else {"lr": lr}
     made.warm(batch(steps[0]), steps, hyper)
     return made.losses([made.step(step, batch(step), hyper) for step in steps])
-
-
-def gap(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    """Largest absolute difference over everything."""
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
 def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:

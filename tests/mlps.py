@@ -242,9 +242,3 @@ class Jax:
 
 
 BACKENDS = {"torch": Torch, "jax": Jax}
-
-
-def gap(one: Tree, other: Tree) -> float:
-    """Largest absolute difference over everything."""
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)

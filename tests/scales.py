@@ -46,7 +46,7 @@ SHRUNK: dict[str, list[str]] = {
 
 
 def _images(folder: Path) -> None:
-    from suite.tasks._data.shapes import write_jpeg
+    from written import write_jpeg
 
     write_jpeg(folder, train=320, valid=64)
 
@@ -77,17 +77,21 @@ def _clicks(folder: Path) -> None:
 
 
 def _shots(folder: Path) -> None:
-    from suite.tasks.frnn import simulated, text
+    from written import write_shots
+
+    from suite.tasks.frnn import simulated
 
     source = simulated.make(machines=["near"], shots=40, radii=64, train_share=0.75)
-    text.write_shots(folder, "near", source.shots("near"), source.channels, dt=0.005)
+    write_shots(folder, "near", source.shots("near"), source.channels, dt=0.005)
 
 
 def _records(folder: Path) -> None:
-    from suite.tasks.bert import hmm, preparation, text
+    from written import generate_documents, write_documents
+
+    from suite.tasks.bert import preparation
 
     (folder / "text" / "AA").mkdir(parents=True)
-    text.write_documents(folder / "text" / "AA" / "wiki_00", hmm.generate_documents(150))
+    write_documents(folder / "text" / "AA" / "wiki_00", generate_documents(150))
     options = {"sequence": 32, "predictions": 6, "vocabulary": 500, "duplicates": 2, "valid": 0.2}
     preparation.prepare(folder / "text", folder / "made", next_sentence=True, **options)
 

@@ -49,9 +49,3 @@ def specified(
         settings = Settings.given(hyper)
         params, state = reference.update(params, gradient(params, step), state, settings, step=step, tables=tables)
     return params
-
-
-def gap(one: Tree, other: Tree) -> float:
-    """Largest absolute difference over everything."""
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)

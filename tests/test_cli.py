@@ -193,7 +193,7 @@ def test_compile_without_a_compiler_is_one_line_and_leaves_no_result(suite_comma
 
 
 def test_an_unreadable_image_is_named_or_counted(suite: Any, tmp_path: Path) -> None:
-    from suite.tasks._data.shapes import write_jpeg
+    from written import write_jpeg
 
     write_jpeg(tmp_path / "images", train=128, valid=32)
     bad = sorted((tmp_path / "images" / "train").rglob("*.JPEG"))[0]

@@ -16,6 +16,7 @@ import commands
 import pytest
 import test_docs
 from tiny_runs import Call
+from written import write_jpeg
 
 from suite import cli
 from suite.contract import UserError
@@ -26,7 +27,6 @@ from suite.settings import configure
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.overrides import CHOICES
 from suite.settings.run import BaselineRun
-from suite.tasks._data.shapes import write_jpeg
 from suite.verbs import counters, regress, tune
 
 EVERY = commands.every()

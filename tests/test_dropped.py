@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click_lines import make_line, write_logs
 from tiny_runs import Call
 
 from suite.contract import DAMAGED, Data, UserError
@@ -182,25 +183,21 @@ def test_bert_says_what_was_cut_off(tmp_path, suite):
     assert found["hmm"]["data"]["kind"] == "generated" and found["hmm"]["left_out"] == ""
 
 
-def click(label: str) -> str:
-    return "\t".join([label, *["3"] * 13, *["0a1b2c3d"] * 26])
-
-
 def test_dlrm_counts_damaged_lines_and_the_rows_of_criteos_test(tmp_path, suite):
-    (tmp_path / "raw").mkdir()
-    rows = [click(str(number % 2)) for number in range(140)]
-    (tmp_path / "raw" / "train.txt").write_text("\n".join([*rows[:3], "1\t2", *rows[4:]]) + "\n")
-    criteo.prepare(tmp_path / "raw", tmp_path / "made", on_error="skip")
+    rows = [make_line(str(number % 2)) for number in range(140)]
+    logs = write_logs(tmp_path / "raw", [*rows[:3], "1\t2", *rows[4:]])
+    criteo.prepare(logs, tmp_path / "made", on_error="skip")
     held = said_everywhere(suite, tmp_path / "made", "task=dlrm", "task.data=criteo")
     assert held["dropped"] == {DAMAGED: 1, criteo.HELD_BACK: 10} and held["samples"] == {"train": 119, "valid": 10}
 
 
 def test_frnn_counts_shots_that_cannot_be_used(tmp_path, suite):
+    from written import write_shots
+
     from suite.tasks.frnn import simulated
-    from suite.tasks.frnn import text as shots
 
     source = simulated.make(machines=["near"], shots=12, radii=16, train_share=0.75)
-    shots.write_shots(tmp_path / "shots", "near", source.shots("near"), source.channels, dt=0.005)
+    write_shots(tmp_path / "shots", "near", source.shots("near"), source.channels, dt=0.005)
     (tmp_path / "shots" / "signal_data" / "near" / "lm" / "3.txt").write_text("")
     options = [f"task.sources.archive.options.{value}" for value in ("radii=16", "dt=0.005", "shortest=0")]
     options += [f"task.sources.archive.options.cache_dir={tmp_path / 'cache'}", "task.on_error=skip"]

@@ -20,6 +20,7 @@ import conftest
 import psutil
 import pytest
 from engines import change
+from tiny_runs import curve
 
 from suite.contract import UserError
 from suite.launch import execution, external
@@ -162,13 +163,6 @@ def suite(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(command, cwd=folder, env=environment, stdout=out, stderr=err, timeout=240)
     said = [(folder / name).read_text() for name in ("out", "err")]
     return subprocess.CompletedProcess(command, done.returncode, *said)
-
-
-def curve(directory: Path) -> list[Any]:
-    """Everything of a log that must be equal bit for bit; each loss depends on all weights before it."""
-    found = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    keys = ("step", "samples", "loss", "hyper", "metrics")
-    return [[event.get(key) for key in keys] for event in found if event["event"] in ("step", "evaluated")]
 
 
 @needs_submitit

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from click_lines import make_line, write_logs
+from written import generate_documents, write_documents
 
 from suite.claims.claim import parse_claims
 from suite.contract import UserError
@@ -21,8 +23,8 @@ from suite.record import record
 from suite.settings.configure import reject_unread, resolve
 from suite.settings.overrides import expand_sweep
 from suite.settings.run import Run
-from suite.tasks.bert import hmm, records, text
 from suite.tasks.bert import preparation as bert
+from suite.tasks.bert import records
 from suite.tasks.bert.sample import Hiding
 from suite.tasks.dlrm import criteo
 from suite.tasks.transformer import preparation as translation
@@ -183,16 +185,15 @@ class Specimen(NamedTuple):
 def specimens(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Specimen]:
     """Prepared data, a checkpoint, and the small files of a run, of claims and of doubts."""
     folder = tmp_path_factory.mktemp("specimens")
-    for name in ("raw", "texts", "pages", "small"):
+    for name in ("texts", "pages", "small"):
         (folder / name).mkdir()
     for name, count in (("train", 30), ("valid", 5)):
-        lines = ["\t".join([str(row % 2), *["3"] * 13, *[f"{row:x}"] * 26]) for row in range(count)]
-        (folder / "raw" / f"{name}.txt").write_text("\n".join(lines))
         for language in ("en", "fr"):
             sentences = "".join(f"{language} word{row % 7} and more{row}.\n" for row in range(count))
             (folder / "texts" / f"{name}.{language}").write_text(sentences)
-    text.write_documents(folder / "pages" / "wiki_00", hmm.generate_documents(12))
-    criteo.prepare(folder / "raw", folder / "clicks")
+    write_documents(folder / "pages" / "wiki_00", generate_documents(12))
+    lines = [make_line(str(row % 2), word=f"{row:x}") for row in range(30)]
+    criteo.prepare(write_logs(folder / "raw", lines, lines[:5]), folder / "clicks")
     translation.prepare(folder / "texts", folder / "pairs", vocabulary=120, longest=50, ratio=3.0)
     bert.prepare(
         folder / "pages", folder / "records", sequence=16, predictions=3, vocabulary=200, duplicates=1, valid=0.3

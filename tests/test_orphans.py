@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_run import curve, environment, events, finish, start, wait_for_step
+from test_run import environment, events, finish, start
+from tiny_runs import TINY, curve, wait_for_step
 
 from suite.record import record
 
@@ -164,8 +165,6 @@ def test_a_log_out_of_order_gives_no_result_and_verify_reports_it(tmp_path: Path
 
 
 def test_a_second_writer_ends_a_run_without_result(suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_run import TINY
-
     real = record.read_events
 
     def doubled(path: Path) -> list[dict[str, Any]]:

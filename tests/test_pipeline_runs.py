@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small import SMALL, SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER, SPARSE
-from test_run import curve, wait_for_step
+from tiny_runs import curve, wait_for_step
 
 from suite.contract import UserError
 from suite.launch.execution import make_task

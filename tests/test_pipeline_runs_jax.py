@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from small import SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER
 from test_pipeline_runs import CIFAR, RESNET, SPARSE_BERT, Call, assert_same, ranks_of, start, train
-from test_run import wait_for_step
+from tiny_runs import wait_for_step
 
 from suite.comm.partition.jax import run
 from suite.contract import Task, UserError

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import conftest
 import numpy as np
 import pytest
 from engines import change
+from tiny_runs import TINY, curve, wait_for_step
 
 from suite.contract import UserError
-
-TINY = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1")
 
 
 def environment() -> dict[str, str]:
@@ -40,23 +38,6 @@ def finish(folder: Path, *arguments: str, code: int = 0) -> str:
 
 def events(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-
-
-def curve(directory: Path) -> list[Any]:
-    """Everything of a log that must be equal bit for bit: losses, hyper-parameters and metrics, not seconds."""
-    keys = ("step", "samples", "loss", "hyper", "metrics")
-    kinds = ("step", "evaluated")
-    return [[event.get(key) for key in keys] for event in events(directory) if event["event"] in kinds]
-
-
-def wait_for_step(process: subprocess.Popen[str], directory: Path, step: int) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None:
-        log = directory / "events.jsonl"
-        if log.exists() and sum('"event": "step"' in line for line in log.read_text().splitlines()) >= step:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"ended before step {step}: {process.communicate()[0]}")
 
 
 LONG = ("max_steps=400", "eval_every=100", "stop_at_target=false", "optimizer=kfac")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_run import finish, start, wait_for_step
-from tiny_runs import copied
+from test_run import finish, start
+from tiny_runs import copied, wait_for_step
 
 from suite.entries.recompute import schema_faults
 from suite.record import record

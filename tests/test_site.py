@@ -10,6 +10,7 @@ from boards import GOLDEN, MIXED, files, golden, page, result, seeds, site, stan
 
 from suite import published
 from suite.board.groups import rank_results
+from suite.board.site import pages
 from suite.entries import intake
 from suite.entries.doubts import Doubt
 
@@ -76,6 +77,8 @@ def test_a_few_fixed_results_give_the_golden_files(tmp_path):
     """After a wanted change, run `PYTHONPATH=. .venv/bin/python tests/boards.py` and look at the difference."""
     stored = {path.relative_to(GOLDEN).as_posix(): path.read_bytes() for path in GOLDEN.rglob("*") if path.is_file()}
     assert golden(tmp_path) == stored
+    templates = ROOT / "suite" / "board" / "templates"
+    assert all((tmp_path / name).read_bytes() == (templates / name).read_bytes() for name in pages.ASSETS)
 
 
 def test_every_link_leads_somewhere_and_no_request_leaves_the_site(tmp_path):

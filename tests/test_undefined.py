@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from click_lines import make_line, write_logs
 
 from suite import load
 from suite.contract import Evaluated, Target
@@ -104,11 +105,8 @@ def test_a_target_that_is_not_finite_is_one_line(suite, capfd):
 def no_clicks(tmp_path_factory):
     """Criteo's format, prepared: no validation row is a click."""
     folder = tmp_path_factory.mktemp("criteo")
-    (folder / "raw").mkdir()
-    for split, labels in (("train", "01" * 64), ("valid", "0" * 32)):
-        lines = ["\t".join([label, *["3"] * 13, *["0a1b2c3d"] * 26]) for label in labels]
-        (folder / "raw" / f"{split}.txt").write_text("\n".join(lines) + "\n")
-    criteo.prepare(folder / "raw", folder / "made")
+    logs = write_logs(folder / "raw", [make_line(label) for label in "01" * 64], [make_line("0")] * 32)
+    criteo.prepare(logs, folder / "made")
     return folder / "made"
 
 

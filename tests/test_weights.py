@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from test_run import curve, finish, start, wait_for_step
+from test_run import finish, start
+from tiny_runs import curve, wait_for_step
 
 from suite.training.weights import save_weights
 

@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import conftest
 import pytest
 from engines import change
 from faulty import Faulty
+from tiny_runs import TINY, curve
 
 from suite import disk
 from suite.contract import UserError
@@ -21,15 +21,7 @@ from suite.settings import configure
 from suite.training import checkpoint
 
 Call = Callable[..., tuple[int, str]]
-TINY = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1")
 RUN = (*TINY, "max_steps=5", "eval_every=5", "checkpoint_every=2", "stop_at_target=false", "optimizer=adamw")
-
-
-def curve(directory: Path) -> list[Any]:
-    """Everything of a log that must be equal bit for bit."""
-    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    keys = ("step", "samples", "loss", "hyper", "metrics")
-    return [[event.get(key) for key in keys] for event in events if event["event"] in ("step", "evaluated")]
 
 
 @pytest.fixture(autouse=True)

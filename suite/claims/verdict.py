@@ -8,7 +8,7 @@ the m checks of a claim uses the error rate 5 % / m, so that a claim is contradi
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from suite.claims.claim import Check, Claim, Paper, Region
 from suite.claims.evidence import Evidence, Results, collect_evidence, list_missing_seeds, name_differences
@@ -21,6 +21,21 @@ REASONS: dict[State, str] = {
     "fails": "no value of the interval lies in the claimed region",
     "undecided": "part of the interval lies in the claimed region",
 }
+VERDICTS: dict[State, Verdict] = {  # from the checks at the published size; one that fails decides
+    "fails": "contradicted",
+    "out of reach": "out of reach here",
+    "not run": "not run",
+    "undecided": "undecided",
+    "holds": "reproduced",
+}
+PATTERNS: dict[State, Pattern] = {  # the same from stand-ins
+    "fails": "pattern not seen",
+    "out of reach": "not run",
+    "not run": "not run",
+    "undecided": "undecided",
+    "holds": "pattern seen",
+}
+Word = TypeVar("Word", Verdict, Pattern)
 FAR = f"; {MOST_NEEDED} seeds more would not decide, were the trend to last"
 
 
@@ -142,36 +157,10 @@ def judge_claim(claim: Claim, name: str, paper: Paper, results: Results) -> Stan
             minutes += (check.minutes or 0.0) * runs * len(list_missing_seeds(check, evidence, count))
     published: list[State] = [state.state for state in states if state.check.scale == "published"]
     stand_in: list[State] = [state.state for state in states if state.check.scale == "stand-in"]
-    return Standing(claim, name, paper.citation, _verdict(published), _pattern(stand_in), tuple(states), minutes)
+    verdict, pattern = _sum_up(published, VERDICTS), _sum_up(stand_in, PATTERNS)
+    return Standing(claim, name, paper.citation, verdict, pattern, tuple(states), minutes)
 
 
-def _verdict(states: Sequence[State]) -> Verdict | None:
-    """Return the verdict from the checks at the published size; one that fails decides."""
-    if not states:
-        return None
-    words: dict[State, Verdict] = {
-        "fails": "contradicted",
-        "out of reach": "out of reach here",
-        "not run": "not run",
-        "undecided": "undecided",
-    }
-    for state, word in words.items():
-        if state in states:
-            return word
-    return "reproduced"
-
-
-def _pattern(states: Sequence[State]) -> Pattern | None:
-    """Return the same for stand-ins."""
-    if not states:
-        return None
-    words: dict[State, Pattern] = {
-        "fails": "pattern not seen",
-        "out of reach": "not run",
-        "not run": "not run",
-        "undecided": "undecided",
-    }
-    for state, word in words.items():
-        if state in states:
-            return word
-    return "pattern seen"
+def _sum_up(states: Sequence[State], words: Mapping[State, Word]) -> Word | None:
+    """Return the word for the first state of the table that a check is in; None without checks."""
+    return next((word for state, word in words.items() if state in states), None)

@@ -25,17 +25,7 @@ written (files that could not be read are left out and named), 2 bad usage."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build the leaderboard, and serve it if asked to.
-
-    Args:
-        arguments: what was typed after `suite board`.
-
-    Returns:
-        0. Files that could not be read are left out and named on standard error.
-
-    Raises:
-        UserError: if a folder does not exist.
-    """
+    """Build the leaderboard, and serve it if asked to."""
     parser = argparse.ArgumentParser(prog="suite board", description=HELP)
     parser.add_argument(
         "--out", type=Path, default=Path("site"), metavar="DIR", help="the folder to write to (default: site)"

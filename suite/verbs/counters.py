@@ -17,17 +17,7 @@ codes: 0 equal up to rounding, or accepted; 2 bad usage, or a run failed; 3 some
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Count and compare.
-
-    Args:
-        arguments: what was typed after `suite counters`.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: if the file is malformed, there is no such entry, or a run cannot be counted.
-    """
+    """Count and compare."""
     chosen = make_parser().parse_args(arguments)
     path = chosen.file or Path(str(resources.files("suite.results"))) / FILE
     versions = golden.other_versions(path) if path.exists() else []

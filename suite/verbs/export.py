@@ -19,17 +19,7 @@ lack are left out, and named on standard error. Exit codes: 0 written, 2 bad usa
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write results in another format.
-
-    Args:
-        arguments: what was typed after `suite export`.
-
-    Returns:
-        0.
-
-    Raises:
-        UserError: if a run is no valid result, or lacks a mandatory field.
-    """
+    """Write results in another format."""
     parser = argparse.ArgumentParser(prog="suite export", description=HELP)
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
     for name, words in (("mlperf", "lines of MLPerf's log"), ("every-eval-ever", "a JSON record of schema 0.3.0")):

@@ -24,17 +24,7 @@ preset; - means none."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the list.
-
-    Args:
-        arguments: what was typed after `suite list`.
-
-    Returns:
-        0.
-
-    Raises:
-        UserError: for an unknown group.
-    """
+    """Print the list."""
     parser = argparse.ArgumentParser(prog="suite list", description=HELP)
     parser.add_argument("group", nargs="?", metavar="GROUP", help=f"one of {', '.join(GROUPS)} (default: all)")
     parser.add_argument("--cite", action="store_true", help="print citations too")

@@ -35,17 +35,7 @@ allocated; only partition= imports a framework. Exit codes: 0 the command would 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the plan.
-
-    Args:
-        arguments: what was typed after `suite plan`.
-
-    Returns:
-        0 if the command would run here, 1 if something is missing here.
-
-    Raises:
-        UserError: for a command that cannot run anywhere.
-    """
+    """Print the plan."""
     parser = argparse.ArgumentParser(prog="suite plan", description=HELP)
     parser.add_argument("overrides", nargs="+", metavar="key=value", help="as for a run")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the whole configuration")

@@ -27,17 +27,7 @@ interrupted."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare two sides.
-
-    Args:
-        arguments: what was typed after `suite regress`.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: for a side that cannot be built, or a benchmark that does not exist.
-    """
+    """Compare two sides."""
     chosen = make_parser().parse_args(arguments)
     if chosen.history:
         return _history(chosen)

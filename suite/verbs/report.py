@@ -18,17 +18,7 @@ usage."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page.
-
-    Args:
-        arguments: what was typed after `suite report`.
-
-    Returns:
-        0.
-
-    Raises:
-        UserError: if a path is not a finished run, or the file's ending is unknown.
-    """
+    """Write the page."""
     parser = argparse.ArgumentParser(prog="suite report", description=HELP)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or its result.json")
     parser.add_argument(

@@ -22,17 +22,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, or only list.
-
-    Args:
-        arguments: what was typed after `suite reproduce`.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: for an unknown claim, a malformed budget, or options that exclude each other.
-    """
+    """Run, or only list."""
     parser = argparse.ArgumentParser(prog="suite reproduce", description=HELP)
     parser.add_argument("names", nargs="*", metavar="CLAIM|PAPER|key=value", help="claims; overrides for their runs")
     parser.add_argument("--list", action="store_true", help="run nothing; print cost and verdict so far")

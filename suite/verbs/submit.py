@@ -20,17 +20,7 @@ about results. Exit codes: 0 all results pass, 1 something is wrong (it is named
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check results and doubts, and copy them.
-
-    Args:
-        arguments: what was typed after `suite submit`.
-
-    Returns:
-        0 if all pass, 1 if something is wrong.
-
-    Raises:
-        UserError: if a path is missing or contains no results, or a folder of results is missing.
-    """
+    """Check results and doubts, and copy them."""
     parser = argparse.ArgumentParser(prog="suite submit", description=HELP)
     parser.add_argument("results", nargs="*", type=Path, metavar="RESULT")
     parser.add_argument("--to", type=Path, metavar="DIR", help=f"the folder of results (default: {RESULTS})")

@@ -13,17 +13,7 @@ from suite.track.pull import pull_runs
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Send run directories to MLflow, or rebuild them from MLflow.
-
-    Args:
-        arguments: what was typed after `suite sync`.
-
-    Returns:
-        0 if all runs are there, 1 if a run was left out or rejected (it is named).
-
-    Raises:
-        UserError: if MLflow does not answer, or there are no runs to send.
-    """
+    """Send run directories to MLflow, or rebuild them from MLflow; 1 if a run was left out or rejected."""
     parser = argparse.ArgumentParser(prog="suite sync", description=__doc__)
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="DIR", help="folders with runs, at any depth (default: runs)"

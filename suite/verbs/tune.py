@@ -33,17 +33,7 @@ command continues)."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the trials and write the recipe.
-
-    Args:
-        arguments: what was typed after `suite tune`.
-
-    Returns:
-        0 written, 1 no trial reached a target, 130 and 143 interrupted.
-
-    Raises:
-        UserError: for overrides that cannot be tuned, or a trial that could not run.
-    """
+    """Run the trials and write the recipe."""
     parser = argparse.ArgumentParser(prog="suite tune", description=HELP)
     parser.add_argument(
         "overrides",

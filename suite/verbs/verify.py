@@ -26,17 +26,7 @@ Exit codes: 0 everything agrees, 1 something differs (it is named), 2 bad usage,
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check a result and print the outcome of each part.
-
-    Args:
-        arguments: what was typed after `suite verify`.
-
-    Returns:
-        0 if everything agrees, 1 if something differs.
-
-    Raises:
-        UserError: if the file is no result, or the steps cannot be repeated here.
-    """
+    """Check a result and print the outcome of each part."""
     parser = argparse.ArgumentParser(prog="suite verify", description=HELP)
     parser.add_argument("result", type=Path, metavar="RESULT", help="a result.json, or a run directory")
     parser.add_argument(

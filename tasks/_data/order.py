@@ -1,11 +1,14 @@
 """Order of rows in a run: random for training, sequential and padded for evaluation; any batch can be computed."""
 
 import functools
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from suite import stream
 
+Select = Callable[..., tuple[np.ndarray, np.ndarray]]  # rows and numbers of a training batch
 EPOCH = int.from_bytes(b"epoch")  # high word of the counter: separates these draws from others with the same key
 
 
@@ -80,3 +83,39 @@ def compute_training_rows(samples: int, *, batch_size: int, seed: int, index: in
         rows[walking] = left << half | right
         walking = rows >= samples
     return rows, numbers
+
+
+class Sizes(Protocol):
+    """Global batch sizes, of a task."""
+
+    batch_size: int
+    eval_batch_size: int
+
+
+def take_share(
+    task: Sizes, samples: int, split: str, seed: int, index: int, rank: int, world: int, select: Select | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a rank's share of batch `index` of a split.
+
+    Args:
+        task: whose batch sizes are taken.
+        samples: rows in the split.
+        split: "train", or one in the order of evaluation.
+        seed: the run's seed.
+        index: number of the batch, from 0.
+        rank: which share.
+        world: number of shares.
+        select: the order of training; `select_training_rows` by default.
+
+    Returns:
+        Rows (n,) int64, the samples' numbers (n,) int64, and weights (n,) float32.
+    """
+    if split == "train":
+        rows, numbers = (select or select_training_rows)(samples, batch_size=task.batch_size, seed=seed, index=index)
+        weight = np.ones(len(rows), np.float32)
+    else:
+        rows, weight = select_evaluation_rows(samples, batch_size=task.eval_batch_size, index=index)
+        numbers = index * task.eval_batch_size + np.arange(len(rows))
+    share = len(rows) // world
+    local = slice(rank * share, (rank + 1) * share)
+    return rows[local], numbers[local], weight[local]

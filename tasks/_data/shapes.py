@@ -5,10 +5,8 @@ are made, in which order and in which chunks changes nothing.
 """
 
 import functools
-from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from suite.contract import Data, append_sizes
 
@@ -141,18 +139,3 @@ class Shapes:
 
 
 make = Shapes
-
-
-def write_jpeg(directory: Path, *, train: int, valid: int, size: int = 48) -> None:
-    """Write the first images of each split in ImageNet's layout: `train/<class>/<row>.JPEG`, `val/<class>/<row>.JPEG`.
-
-    Values are clipped to 0…1 and rounded to bytes; quality 95 and full colour resolution keep the textures.
-    """
-    for split, folder, samples in (("train", "train", train), ("valid", "val", valid)):
-        for name in NAMES:
-            (directory / folder / name).mkdir(parents=True, exist_ok=True)
-        for row in range(samples):
-            images, labels = paint_images(split, np.array([row]), size=size)
-            pixels = np.rint(255 * images[0].clip(0, 1)).astype(np.uint8).transpose(1, 2, 0)
-            path = directory / folder / NAMES[labels[0]] / f"{row:06d}.JPEG"
-            Image.fromarray(pixels).save(path, quality=95, subsampling=0)

@@ -107,21 +107,10 @@ class Classification:
         return self._batch(self.images.read_bytes, split, seed, index, rank, world)
 
     def _batch(self, read: Read, split: str, seed: int, index: int, rank: int, world: int) -> Batch:
-        if split == "train":
-            rows, numbers = order.select_training_rows(
-                self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index
-            )
-            weight = np.ones(len(rows), np.float32)
-        else:
-            rows, weight = order.select_evaluation_rows(
-                self.data.samples[split], batch_size=self.eval_batch_size, index=index
-            )
-            numbers = index * self.eval_batch_size + np.arange(len(rows))
-        share = len(rows) // world
-        local = slice(rank * share, (rank + 1) * share)
-        rows, numbers, weight = rows[local], numbers[local], weight[local]
+        samples = self.data.samples[split]
+        rows, numbers, weight = order.take_share(self, samples, split, seed, index, rank, world)
         image, label = read(split, rows, seed=seed, numbers=numbers)
-        batch = {"image": image, "label": label, "weight": weight, "index": numbers.astype(np.int64)}
+        batch = {"image": image, "label": label, "weight": weight, "index": numbers}
         if self.mixup and split == "train":
             batch["mix"] = self._mix(seed, index, numbers)
         return batch

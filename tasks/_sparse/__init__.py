@@ -166,12 +166,3 @@ def cut_blocks(matrix: np.ndarray, block: int) -> np.ndarray:
     """Split a matrix (O, I) into its blocks (O / b, I / b, b, b)."""
     rows, columns = (size // block for size in matrix.shape)
     return matrix.reshape(rows, block, columns, block).swapaxes(1, 2)
-
-
-def assemble_matrix(weight: np.ndarray, pattern: np.ndarray, shape: Shape) -> np.ndarray:
-    """Assemble the dense matrix (O, I) from blocks (n, b, b) at the places `pattern`."""
-    block = weight.shape[1]
-    rows, columns = (size // block for size in shape)
-    matrix = np.zeros((rows * columns, block, block), weight.dtype)
-    matrix[pattern] = weight
-    return matrix.reshape(rows, columns, block, block).swapaxes(1, 2).reshape(shape)

@@ -120,16 +120,9 @@ class Autoencoder:
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: `image` (n, pixels) float32, `weight` and `index` (n,)."""
         samples = self.data.samples[self._split(split)]
-        if split == "train":
-            rows, numbers = order.select_training_rows(samples, batch_size=self.batch_size, seed=seed, index=index)
-            weight = np.ones(len(rows), np.float32)
-        else:
-            rows, weight = order.select_evaluation_rows(samples, batch_size=self.eval_batch_size, index=index)
-            numbers = index * self.eval_batch_size + np.arange(len(rows))
-        share = len(rows) // world
-        local = slice(rank * share, (rank + 1) * share)
-        image = self.images.read(self._split(split), rows[local])
-        return {"image": image, "weight": weight[local], "index": numbers[local].astype(np.int64)}
+        rows, numbers, weight = order.take_share(self, samples, split, seed, index, rank, world)
+        image = self.images.read(self._split(split), rows)
+        return {"image": image, "weight": weight, "index": numbers}
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass; the last one is padded, whereas the published code drops it."""

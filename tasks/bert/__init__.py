@@ -154,17 +154,9 @@ class Bert:
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: the arrays of `sample.expand_records`, `weight` and `index`."""
-        count = self.data.samples[split]
-        if split == "train":
-            rows, numbers = order.compute_training_rows(count, batch_size=self.batch_size, seed=seed, index=index)
-            weight = np.ones(len(rows), np.float32)
-        else:
-            rows, weight = order.select_evaluation_rows(count, batch_size=self.eval_batch_size, index=index)
-            numbers = index * self.eval_batch_size + np.arange(len(rows))
-        share = len(rows) // world
-        local = slice(rank * share, (rank + 1) * share)
-        batch = expand_records(self.source.read(split, rows[local]))
-        return batch | {"weight": weight[local], "index": numbers[local].astype(np.int64)}
+        samples, select = self.data.samples[split], order.compute_training_rows
+        rows, numbers, weight = order.take_share(self, samples, split, seed, index, rank, world, select)
+        return expand_records(self.source.read(split, rows)) | {"weight": weight, "index": numbers}
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass."""

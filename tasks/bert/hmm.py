@@ -78,7 +78,8 @@ def make_wordpiece() -> WordPiece:
     return WordPiece([*SPECIAL, ".", *letters, *(f"##{letter}" for letter in letters), *make_language().words])
 
 
-def _uniform(split: str, row: int, count: int) -> np.ndarray:
+def draw_uniform(split: str, row: int, count: int) -> np.ndarray:
+    """Numbers in [0, 1) of one row of a split."""
     words = np.random.Philox(key=[WORLD, row], counter=[0, 0, SPLITS[split], STREAM]).random_raw(count)
     return (words >> np.uint64(11)) * 2.0**-53
 
@@ -87,7 +88,7 @@ def _uniform(split: str, row: int, count: int) -> np.ndarray:
 def generate_records(split: str, samples: int, sequence: int, hiding: Hiding, next_sentence: bool) -> np.ndarray:
     """Return the first samples of a split as records; a row does not depend on their number."""
     length = sequence - (3 if next_sentence else 2)
-    draws = np.stack([_uniform(split, row, 2 * length + 2) for row in range(samples)])
+    draws = np.stack([draw_uniform(split, row, 2 * length + 2) for row in range(samples)])
     cut = length // 4 + (draws[:, 0] * (length // 2)).astype(np.int64) if next_sentence else np.full(samples, length)
     random_next = (draws[:, 1] < RANDOM_NEXT) & next_sentence
     place = np.arange(length)
@@ -104,19 +105,6 @@ def generate_records(split: str, samples: int, sequence: int, hiding: Hiding, ne
     rows["random_next"] = random_next
     rows.setflags(write=False)
     return rows
-
-
-def generate_documents(count: int, *, sentences: int = 12) -> list[list[str]]:
-    """Training chains as documents of sentences, for a file of text: each 4 to 15 words and a full stop."""
-    longest, names, found = 15, np.array(make_language().words), []
-    words = sentences * longest
-    for row in range(count):
-        draws = _uniform("train", row, 2 * words + sentences)
-        restart = np.arange(words)[None] == 0
-        chain = make_language().chains(draws[: 2 * words].reshape(2, 1, -1), restart).reshape(sentences, longest)
-        lengths = 4 + (draws[2 * words :] * (longest - 3)).astype(np.int64)
-        found.append([" ".join(names[w[:n]]) + " ." for w, n in zip(chain, lengths, strict=True)])
-    return found
 
 
 class Source:

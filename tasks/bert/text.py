@@ -212,12 +212,3 @@ def _separated(stream: Iterable[str]) -> Iterator[Document]:
             yield document
             document = []
     yield document
-
-
-def write_documents(path: Path, documents: Iterable[Document]) -> None:
-    """Write documents in WikiExtractor's format, one sentence per line; compressed if the name ends in .gz or .bz2."""
-    with OPEN.get(path.suffix, open)(path, "wt", encoding="utf-8") as opened:
-        for number, document in enumerate(documents):
-            title = f"Article {number}"
-            body = "\n".join([title, "", *document])
-            opened.write(f'<doc id="{number}" url="?curid={number}" title="{title}">\n{body}\n\n</doc>\n')

@@ -96,21 +96,10 @@ class DLRM:
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share: `dense` (n, 13), `ids` (n, sum of hots) rows of the tables, `label`, `weight`, `index` (n,)."""
         samples = self.data.samples[split]
-        if split == "train":
-            place = order.compute_training_rows if samples > LARGE else order.select_training_rows
-            rows, numbers = place(samples, batch_size=self.batch_size, seed=seed, index=index)
-            weight = np.ones(len(rows), np.float32)
-        else:
-            rows, weight = order.select_evaluation_rows(samples, batch_size=self.eval_batch_size, index=index)
-            numbers = index * self.eval_batch_size + np.arange(len(rows))
-        share = len(rows) // world
-        local = slice(rank * share, (rank + 1) * share)
-        read = self.records.read(split, rows[local])
-        return read | {
-            "ids": self.places(read["ids"]),
-            "weight": weight[local],
-            "index": numbers[local].astype(np.int64),
-        }
+        select = order.compute_training_rows if samples > LARGE else order.select_training_rows
+        rows, numbers, weight = order.take_share(self, samples, split, seed, index, rank, world, select)
+        read = self.records.read(split, rows)
+        return read | {"ids": self.places(read["ids"]), "weight": weight, "index": numbers}
 
     def places(self, ids: np.ndarray) -> np.ndarray:
         """Rows of the common table, (n, sum of hots) int32, for one id of each feature, (n, 26).

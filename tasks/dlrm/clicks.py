@@ -84,13 +84,6 @@ def draw_chunk(split: str, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return dense, ids, probability, (draws.random(CHUNK) < probability).astype(np.int64)
 
 
-def compute_probabilities(split: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each row's probability of a click and whether there was one, (samples,) each: the best any model could say."""
-    parts = [draw_chunk(split, chunk)[2:] for chunk in range(-(-samples // CHUNK))]
-    probability, click = (np.concatenate(values)[:samples] for values in zip(*parts, strict=True))
-    return probability, click
-
-
 def format_rows(split: str, samples: int) -> Iterator[str]:
     """Rows as Criteo writes them: label, 13 integers, 26 hexadecimal words, with tabs between; empty if unknown."""
     names = make_world().names

@@ -6,14 +6,13 @@ which plasma-python adds when it downloads a signal. A shot list has one line fo
 its disruption, or -1.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from suite.contract import UserError
 from suite.tasks.frnn.raw import Entry, Series, Unusable
-from suite.tasks.frnn.shots import Channels, Shots
+from suite.tasks.frnn.shots import Channels
 from suite.tasks.frnn.signals import find_machine
 
 SIGNALS, LISTS = "signal_data", "shot_lists"
@@ -119,29 +118,3 @@ def _fault(path: Path) -> str:
         if words and count != columns:
             return f"{path}:{number}: {count} columns, but the lines before have {columns}"
     return f"{path}: cannot be read"
-
-
-def write_shots(root: Path, name: str, shots: Shots, channels: Channels, *, dt: float) -> None:
-    """Write shots in this layout, as the list `name`; reading them gives the same numbers.
-
-    Each signal has a further sample at the end of the last step, which is the time of a disruption.
-    """
-    place = name.partition("_")[0]
-    lines: Mapping[bool, list[str]] = {True: [], False: []}
-    radii = np.linspace(0, 1, channels.radii)
-    for row, number in enumerate(shots.numbers):
-        values = shots.shot(row)
-        time = dt * np.arange(len(values) + 1)
-        values = np.concatenate([values, values[-1:]])
-        for signal, part in channels.parts().items():
-            path = root / SIGNALS / place / find_machine(place).paths.get(signal, signal) / f"{number}.txt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w") as file:
-                if signal in channels.profiles:
-                    np.savetxt(file, np.column_stack([time, np.tile(radii, (len(time), 1))]), fmt="%.17g")
-                np.savetxt(file, np.column_stack([time, values[:, part]]), fmt="%.9g")
-        disrupted = bool(shots.disrupted[row])
-        lines[disrupted].append(f"{number} {time[-1] if disrupted else -1:.6f}\n")
-    (root / LISTS).mkdir(exist_ok=True)
-    for disrupted, kind in ((False, "clear"), (True, "disrupt")):
-        (root / LISTS / f"{name}_{kind}.txt").write_text("".join(lines[disrupted]))

@@ -117,20 +117,10 @@ class Translation:
 
     def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> Batch:
         """Rank's share of a batch: `source` (n, S), `target` (n, T) words ended by EOS, `weight`, `index`."""
-        if split == "train":
-            rows, numbers = order.compute_training_rows(
-                self.data.samples[split], batch_size=self.batch_size, seed=seed, index=index
-            )
-            weight = np.ones(len(rows), np.float32)
-        else:
-            rows, weight = order.select_evaluation_rows(
-                self.data.samples[split], batch_size=self.eval_batch_size, index=index
-            )
-            numbers = index * self.eval_batch_size + np.arange(len(rows))
-        share = len(rows) // world
-        local = slice(rank * share, (rank + 1) * share)
-        source, target = self.pairs.read(split, rows[local])
-        return {"source": source, "target": target, "weight": weight[local], "index": numbers[local].astype(np.int64)}
+        samples, select = self.data.samples[split], order.compute_training_rows
+        rows, numbers, weight = order.take_share(self, samples, split, seed, index, rank, world, select)
+        source, target = self.pairs.read(split, rows)
+        return {"source": source, "target": target, "weight": weight, "index": numbers}
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass."""

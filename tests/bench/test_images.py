@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from written import write_jpeg
 
 from suite.tasks._data.decoding import prepare
 from suite.tasks._data.folder import Folder
-from suite.tasks._data.shapes import write_jpeg
 from suite.tasks._data.shards import Shards
 
 from .measure import ONCE, check_limit, interleaved, ratio

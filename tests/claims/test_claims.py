@@ -150,6 +150,7 @@ STUDIES = [(claim, check) for claim, check in CHECKS if check.study]
 def test_every_study_has_committed_values():
     for claim, check in STUDIES:
         assert list((FOLDER.parent / "studies" / claim.id).glob(f"{check.name}-s*.json")), (claim.id, check.name)
+        assert check.minutes is not None, (claim.id, check.name)
 
 
 def test_a_claim_of_ones_own_must_have_its_own_id(tmp_path: Path):

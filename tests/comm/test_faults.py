@@ -1,12 +1,10 @@
 """A lost rank and a wrong byte: the run fails loudly and at once, names the rank, and goes on from its checkpoint."""
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import conftest
 import pytest
 import torch.distributed
+from tiny_runs import curve, wait_for_checkpoint
 
 from suite import engine
 from suite.comm.transport import Ledger
@@ -42,23 +41,6 @@ def finish(process: "subprocess.Popen[str]", code: int) -> str:
     return output
 
 
-def curve(directory: Path) -> list[Any]:
-    """Everything of a log that must be equal bit for bit."""
-    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    keys = ("step", "samples", "loss", "hyper", "metrics")
-    return [[event.get(key) for key in keys] for event in events if event["event"] in ("step", "evaluated")]
-
-
-def reached(process: "subprocess.Popen[str]", directory: Path) -> int:
-    """Wait for a first checkpoint; its step."""
-    until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None:
-        if (step := checkpoint.find_latest(directory)) is not None:
-            return step
-        time.sleep(0.01)
-    raise AssertionError(f"no checkpoint: {process.communicate()[0]}")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS.values(), ids=RANKS)
 @pytest.mark.parametrize("lost", [0, 1])
@@ -66,7 +48,7 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_from_its_checkpoint(
     tmp_path: Path, ranks: list[str], lost: int
 ) -> None:
     process = start(tmp_path, *ranks, "run_dir=cut")
-    reached(process, tmp_path / "cut")
+    wait_for_checkpoint(process, tmp_path / "cut")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[lost]), signal.SIGKILL)
     output = finish(process, 1)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mlps import HYPER, NAMES, USED, Torch, differentiated, gap, initial, specified
+from alone import gap
+from mlps import HYPER, NAMES, USED, Torch, differentiated, initial, specified
 
 from suite import load
 from suite.contract import Layer, UserError

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from mlps import NAMES, USED, Jax, Torch, batch, gap, initial, layers, loss_of, nested, specified
+from alone import gap
+from mlps import NAMES, USED, Jax, Torch, batch, initial, layers, loss_of, nested, specified
 
 from suite import load
 from suite.contract import UserError

@@ -47,7 +47,6 @@ def test_restored_at_any_step_goes_on_bit_for_bit(optimizer: str, backend: str, 
         arrays, skeleton = made.snapshot()
         if optimizer in OUTSIDE:
             again = engine(config(optimizer, backend, precision="float32"))
-        assert all(array.flags.c_contiguous for array in arrays.values()), "state must be row-major to be restored"
         again.restore({name: array.copy() for name, array in arrays.items()}, skeleton)
         assert advance(again, range(step + 1, STEPS)) == losses[step + 1 :], f"restored after step {step + 1}"
         assert gap(weights(again), expected) == 0.0, f"restored after step {step + 1}"

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from alone import SHAPES, STEPS, gap, in_jax, in_torch
+from alone import SHAPES, STEPS, decaying, gap, in_jax, in_torch
 
 from suite.contract import Rows
 from suite.optimizers.adagrad.jax import adagrad
@@ -22,15 +22,10 @@ TABLE = np.random.default_rng(1).normal(size=(5, 2))
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_torch_equals_torch(decay: float) -> None:
-    def oracle(params: Any) -> torch.optim.Optimizer:
-        groups = [
-            {"params": [p for p in params.values() if p.ndim > 1], "weight_decay": decay},
-            {"params": [p for p in params.values() if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        return torch.optim.Adagrad(groups, lr=0.1, initial_accumulator_value=0.2, eps=1e-3)
-
+    options: dict[str, Any] = {"lr": 0.1, "initial_accumulator_value": 0.2, "eps": 1e-3}
+    oracle = in_torch(lambda params: torch.optim.Adagrad(decaying(params, decay), **options))
     found = in_torch(lambda params: Adagrad(params.items(), weight_decay=decay, **HYPER))
-    assert gap(found, in_torch(oracle)) <= 1e-12
+    assert gap(found, oracle) <= 1e-12
 
 
 def test_jax_equals_optax() -> None:

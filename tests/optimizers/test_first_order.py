@@ -30,6 +30,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
         {"lr": 0.02, "momentum": 0.8, "beta2": 0.8, "epsilon": 0.1, "tensorflow": True, "centered": True},
     ),
     "rmsprop-tensorflow-plain": ("rmsprop", {"lr": 0.05, "beta2": 0.8, "epsilon": 0.1, "tensorflow": True}),
+    "adamw": ("adamw", {"lr": 0.02, **ADAPTIVE, "weight_decay": 0.1}),
+    "adamw-uncorrected": ("adamw", {"lr": 0.02, **ADAPTIVE, "weight_decay": 0.1, "bias_correction": False}),
     "lamb": ("lamb", {"lr": 0.05, **ADAPTIVE, "weight_decay": 0.1}),
     "lamb-bounded": (
         "lamb",
@@ -114,7 +116,7 @@ def test_without_gradient_and_decay_nothing_moves(backend: str, form: str) -> No
     start = {name: value.astype("float32") for name, value in draw(0).items()} | {"none": np.zeros((3, 2), "float32")}
     options: dict[str, Any] = {"hyper": hyper, "start": start, "kind": "float32"}
     assert gap(train(backend, name, zeros, steps=3, **options), start) == 0.0
-    if not hyper.get("momentum") and name != "lamb":
+    if not hyper.get("momentum") and name not in ("adamw", "lamb"):
         stopping = lambda params, step: (pulled if step < 2 else zeros)(params, step)  # noqa: E731
         two, four = (train(backend, name, stopping, steps=steps, **options) for steps in (2, 4))
         assert gap(two, four) == 0.0 and gap(two, start) > 1e-3

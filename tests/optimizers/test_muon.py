@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
+from alone import BACKENDS, STEPS, Tree, draw, gap, in_jax, in_torch, pulled
 from optax.contrib import MuonDimensionNumbers
 from optax.contrib import muon as muon_of_optax
 
@@ -22,8 +22,6 @@ from suite.optimizers.muon.settings import Settings
 from suite.optimizers.muon.torch import Muon
 from suite.optimizers.muon.torch import newton_schulz as iterated_in_torch
 
-Tree = dict[str, np.ndarray]
-STEPS = 8
 SHAPES = {
     "embed.weight": (7, 4),
     "up.weight": (9, 4),
@@ -46,59 +44,26 @@ LAYERS = {
 }
 TREATED = {"up.weight", "down.weight", "square.weight", "conv.weight"}
 HYPER = {"lr": 0.05, "momentum": 0.8, "weight_decay": 0.1, "fallback_ratio": 0.4, "fallback_epsilon": 1e-6}
-both = pytest.mark.parametrize("backend", ["torch", "jax"])
-
-
-def draw(seed: int) -> Tree:
-    return {n: np.asarray(np.random.default_rng([seed, *n.encode()]).normal(size=s)) for n, s in SHAPES.items()}
-
-
-def gradient(params: Any, step: int) -> Tree:
-    """Noise, and a pull that depends on where one is."""
-    return {name: noise + params[name] for name, noise in draw(100 + step).items()}
+both = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def in_reference(edit: dict[str, Any] | None = None, **hyper: Any) -> Tree:
-    params, state = draw(0), reference.init(draw(0))
+    params, state = draw(0, SHAPES), reference.init(draw(0, SHAPES))
     for step in range(STEPS):
         hyper |= edit or {} if step == STEPS // 2 else {}
         settings = Settings.given(hyper)
-        params, state = reference.update(params, gradient(params, step), state, settings, step=step, layers=LAYERS)
+        params, state = reference.update(params, pulled(params, step), state, settings, step=step, layers=LAYERS)
     return params
-
-
-def in_torch(make: Any, edit: dict[str, Any] | None = None) -> Tree:
-    params = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in draw(0).items()}
-    optimizer = make(params)
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group.update(edit or {} if step == STEPS // 2 else {})
-        for name, value in gradient({n: p.detach().numpy() for n, p in params.items()}, step).items():
-            params[name].grad = torch.as_tensor(value)
-        optimizer.step()
-    return {name: parameter.detach().numpy() for name, parameter in params.items()}
-
-
-def in_jax(make: Any, edit: dict[str, Any] | None = None) -> Tree:
-    with jax.enable_x64(True):
-        optimizer, params = make(), {name: jnp.asarray(value) for name, value in draw(0).items()}
-        state, update = optimizer.init(params), jax.jit(optimizer.update)
-        for step in range(STEPS):
-            if edit and step == STEPS // 2:
-                state = state | {"hyper": state["hyper"] | {n: jnp.asarray(value) for n, value in edit.items()}}
-            updates, state = update(gradient(params, step), state, params)
-            params = optax.apply_updates(params, updates)
-        return {name: np.asarray(value) for name, value in params.items()}
 
 
 def ours(backend: str, edit: dict[str, Any] | None = None, **hyper: Any) -> Tree:
     if backend == "torch":
-        return in_torch(lambda params: Muon(params.items(), layers=LAYERS, **hyper), edit)
-    return in_jax(lambda: muon(layers=LAYERS, shapes=SHAPES, **hyper), edit)
+        return in_torch(lambda params: Muon(params.items(), layers=LAYERS, **hyper), edit=edit, start=draw(0, SHAPES))
+    return in_jax(lambda: muon(layers=LAYERS, shapes=SHAPES, **hyper), edit=edit, start=draw(0, SHAPES))
 
 
-def gap(one: Tree, other: Tree, names: Any = None) -> float:
-    return max(float(np.abs(one[name] - other[name]).max()) for name in names or one)
+def only(names: Any, values: Tree) -> Tree:
+    return {name: values[name] for name in names}
 
 
 @pytest.mark.sample(6)
@@ -143,12 +108,12 @@ def test_an_edit_takes_effect_at_once(backend: str, change: dict[str, float]) ->
 @pytest.mark.quick
 @both
 def test_the_rest_is_adamw(backend: str) -> None:
-    params, state = draw(0), adamw.init(draw(0))
+    params, state = draw(0, SHAPES), adamw.init(draw(0, SHAPES))
     settings = AdamWSettings(lr=0.02, beta2=0.95, epsilon=1e-6, weight_decay=0.1)
     for step in range(STEPS):
-        params, state = adamw.update(params, gradient(params, step), state, settings, step=step)
-    found = ours(backend, **HYPER)
-    assert gap(found, params, set(SHAPES) - TREATED) <= 1e-12
+        params, state = adamw.update(params, pulled(params, step), state, settings, step=step)
+    found, rest = ours(backend, **HYPER), set(SHAPES) - TREATED
+    assert gap(only(rest, found), only(rest, params)) <= 1e-12
     assert all(np.abs(found[name] - params[name]).max() > 1e-3 for name in TREATED)
 
 
@@ -161,9 +126,10 @@ def test_matrices_equal_torch(backend: str, nesterov: bool, scale: str, monkeypa
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     names = ["up.weight", "down.weight", "square.weight"]
     settings: dict[str, Any] = {"lr": 0.05, "momentum": 0.8, "weight_decay": 0.1, "nesterov": nesterov}
-    expected = in_torch(lambda params: torch.optim.Muon([params[n] for n in names], adjust_lr_fn=scale, **settings))
+    make = lambda params: torch.optim.Muon([params[n] for n in names], adjust_lr_fn=scale, **settings)  # noqa: E731
+    expected = in_torch(make, start=draw(0, SHAPES))
     monkeypatch.undo()
-    assert gap(ours(backend, scale=scale, **settings), expected, names) <= 1e-12
+    assert gap(only(names, ours(backend, scale=scale, **settings)), only(names, expected)) <= 1e-12
 
 
 @both
@@ -184,7 +150,7 @@ def test_everything_equals_optax(backend: str) -> None:
             muon_weight_dimension_numbers={name: axes.get(name) for name in SHAPES},
         )
 
-    assert gap(ours(backend, **HYPER | settings), in_jax(oracle)) <= 1e-9
+    assert gap(ours(backend, **HYPER | settings), in_jax(oracle, start=draw(0, SHAPES))) <= 1e-9
 
 
 # ------------------------------------------------------------------------------------------------ singular values

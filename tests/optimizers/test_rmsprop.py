@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from alone import BACKENDS, STEPS, gap, in_jax, in_torch, train
+from alone import BACKENDS, STEPS, decaying, gap, in_jax, in_torch, train
 
 from suite.optimizers.rmsprop.jax import rmsprop
 from suite.optimizers.rmsprop.torch import RMSprop
@@ -20,15 +20,10 @@ HYPER = {"lr": 0.02, "beta2": 0.8, "epsilon": 1e-3}
 @pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
 def test_torch_equals_torch(momentum: float, centered: bool) -> None:
-    def oracle(params: Any) -> torch.optim.Optimizer:
-        groups = [
-            {"params": [p for p in params.values() if p.ndim > 1], "weight_decay": 0.1},
-            {"params": [p for p in params.values() if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        return torch.optim.RMSprop(groups, lr=0.02, alpha=0.8, eps=1e-3, momentum=momentum, centered=centered)
-
+    options: dict[str, Any] = {"lr": 0.02, "alpha": 0.8, "eps": 1e-3, "momentum": momentum, "centered": centered}
+    oracle = in_torch(lambda params: torch.optim.RMSprop(decaying(params, 0.1), **options))
     hyper = HYPER | {"weight_decay": 0.1, "momentum": momentum, "centered": centered}
-    assert gap(in_torch(lambda params: RMSprop(params.items(), **hyper)), in_torch(oracle)) <= 1e-12
+    assert gap(in_torch(lambda params: RMSprop(params.items(), **hyper)), oracle) <= 1e-12
 
 
 @pytest.mark.parametrize("centered", [False, True])

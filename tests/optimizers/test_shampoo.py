@@ -1,12 +1,12 @@
 """Shampoo: held to its specification, to closed forms and to theory."""
 
-import io
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from shampoos import BACKENDS, HYPER, SCHEDULE, SHAPES, STEPS, Torch, gap, specified, train
+from alone import gap
+from shampoos import BACKENDS, HYPER, SCHEDULE, SHAPES, STEPS, Torch, specified, train
 from twins import Tree, draw, noisy
 
 from suite.contract import Layer
@@ -161,24 +161,10 @@ def test_statistics_at_batch_one_are_those_of_kfac() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- state
-def test_state_is_row_major_and_loads_with_weights_only() -> None:
-    hyper = HYPER | SCHEDULE | {"graft": "adam"}
-    made, again = Torch(draw(SHAPES, 0), **hyper), Torch(draw(SHAPES, 0), **hyper)
+def test_state_is_row_major() -> None:
+    made = Torch(draw(SHAPES, 0), **HYPER | SCHEDULE | {"graft": "adam"})
     train(made, steps=6)
-    state = made.optimizer.state_dict()
     shared = made.optimizer.state["shampoo"]
     tensors = [*shared["factor"].values(), *shared["root"].values()]
     tensors += [value for key in made.named.values() for value in made.optimizer.state[key].values()]
     assert len(tensors) > 15 and all(value.is_contiguous() for value in tensors)
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    again.optimizer.load_state_dict(torch.load(file, weights_only=True))
-    for name, value in made.params.items():
-        again.named[name].data.copy_(torch.from_numpy(value))
-    for optimizer in (made, again):
-        for step in range(6, STEPS):
-            for name in optimizer.plan.programs(step):
-                optimizer.refresh(name)
-            optimizer.update(draw(SHAPES, step))
-    assert gap(made.params, again.params) == 0.0

@@ -8,8 +8,9 @@ import pytest
 import ranks
 import sampling
 import torch
+from alone import gap
 from engines import advance, change, config, engine, weights
-from shampoos import BACKENDS, HYPER, SHAPES, STEPS, Jax, Torch, gap, held, specified, train
+from shampoos import BACKENDS, HYPER, SHAPES, STEPS, Jax, Torch, held, specified, train
 from twins import draw
 
 from suite.contract import UserError

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import sampling
 import torch
-from shampoos import BACKENDS, HYPER, SCHEDULE, TABLES, gap, specified, train
+from alone import gap
+from shampoos import BACKENDS, HYPER, SCHEDULE, TABLES, specified, train
 from twins import Tree, draw, noisy
 
 from suite import engine

@@ -1,7 +1,6 @@
 """SOAP: held to its specification, to Adam where its bases are the identity, and to what a rotation must not change."""
 
 import functools
-import io
 from typing import Any
 
 import engines
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import twins
+from alone import gap
 from twins import Tree, draw, noisy
 
 from suite.contract import UserError
@@ -66,11 +66,6 @@ def adamw_specified(params: Tree, **hyper: Any) -> Tree:
     for step in range(STEPS):
         params, state = adamw.update(params, noisy(params, step), state, settings, step=step)
     return params
-
-
-def gap(one: Tree, other: Tree) -> float:
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
 @pytest.mark.sample(4)
@@ -327,20 +322,11 @@ def test_schedule() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- state and ranks
-def test_state_is_row_major_and_loads_with_weights_only() -> None:
-    hyper = HYPER | SCHEDULE
-    made, again = Torch(draw(SHAPES, 0), **hyper), Torch(draw(SHAPES, 0), **hyper)
+def test_state_is_row_major() -> None:
+    made = Torch(draw(SHAPES, 0), **HYPER | SCHEDULE)
     train(made, steps=range(7))
     tensors = [value for held in made.state.values() if isinstance(held, dict) for value in held.values()]
     assert len(tensors) > 10 and all(value.is_contiguous() for value in tensors)
-    file = io.BytesIO()
-    torch.save(made.optimizer.state_dict(), file)
-    file.seek(0)
-    again.optimizer.load_state_dict(torch.load(file, weights_only=True))
-    for name, value in made.params.items():
-        again.named[name].data.copy_(torch.from_numpy(value))
-    ends = [train(one, lambda params, step: draw(SHAPES, step), range(7, STEPS)) for one in (made, again)]
-    assert gap(*ends) == 0.0
 
 
 class Rank:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from abstract import check_torch, count_parameters, trace_jax
 from engines import engine
 from idxes import write_set
 from small import small
@@ -27,32 +28,20 @@ def absent(variant: str) -> Any:
 
 @pytest.mark.parametrize("variant", PARAMETERS)
 def test_parameters_of_the_published_networks(variant: str) -> None:
-    import torch
-
     from suite.tasks.autoencoder.torch import Model
 
-    shapes = absent(variant).shapes()
-    assert sum(int(np.prod(spec.shape)) for spec in shapes.values()) == PARAMETERS[variant]
-    with torch.device("meta"):
-        model = Model(absent(variant).architecture)
-    assert {name: tuple(value.shape) for name, value in model.named_parameters()} == {
-        n: s.shape for n, s in shapes.items()
-    }
+    made = absent(variant)
+    assert count_parameters(made.shapes()) == PARAMETERS[variant]
+    check_torch(lambda: Model(made.architecture), made.shapes())
 
 
 @pytest.mark.parametrize("variant", PARAMETERS)
 def test_jax_takes_the_published_parameters(variant: str) -> None:
-    import jax
-    import jax.numpy as jnp
-
     from suite.tasks.autoencoder.jax import Model
 
     at = absent(variant).architecture
-    params = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in at.shapes().items()}
-    batch = {"image": jax.ShapeDtypeStruct((4, at.widths[0]), jnp.float32)}
-    model = Model(at)
-    apply = lambda p, b: model.apply(p, {}, {}, b, train=True, key=None, tap=lambda name, x, y: y)[0]["output"]  # noqa: E731
-    assert jax.eval_shape(apply, params, batch).shape == (4, at.widths[0])
+    outputs, _ = trace_jax(Model(at), at.shapes(), {"image": np.zeros((4, at.widths[0]), np.float32)})
+    assert outputs["output"].shape == (4, at.widths[0])
 
 
 def test_the_code_and_the_output_are_linear() -> None:

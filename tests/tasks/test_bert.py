@@ -4,13 +4,15 @@ import dataclasses
 import itertools
 from typing import Any
 
+import bayes
 import engines
 import numpy as np
 import pytest
+from abstract import check_torch, count_gradients, count_parameters
 from berts import engine, task
 
 from suite.settings import configure
-from suite.tasks.bert import bayes, hmm, wordpiece
+from suite.tasks.bert import hmm, wordpiece
 from suite.tasks.bert.architecture import Architecture
 from suite.tasks.bert.sample import Hiding, expand_records, make_record_type
 
@@ -26,35 +28,20 @@ def published(variant: str) -> Architecture:
 # ------------------------------------------------------------------------------------------------------- sizes
 @pytest.mark.parametrize("variant", COUNTS)
 def test_published_sizes_from_the_description_and_in_torch(variant: str) -> None:
-    import torch
-
     from suite.tasks.bert.torch import Network
 
-    described = {name: spec.shape for name, spec in published(variant).shapes().items()}
-    assert sum(int(np.prod(shape)) for shape in described.values()) == COUNTS[variant]
-    with torch.device("meta"):
-        model = Network(published(variant), next_weight=1.0)
-    assert [(name, tuple(value.shape)) for name, value in model.named_parameters()] == list(described.items())
+    at = published(variant)
+    assert count_parameters(at.shapes()) == COUNTS[variant]
+    check_torch(lambda: Network(at, next_weight=1.0), at.shapes())
 
 
 @pytest.mark.parametrize("variant", ["base", "enlarged"])
 def test_published_sizes_in_jax(variant: str) -> None:
     """An abstract gradient of the loss has every parameter."""
-    import jax
-    import jax.numpy as jnp
-
     from suite.tasks.bert.jax import Network
 
-    model, batch = Network(published(variant), 1.0), task("next_sentence=true").batch("train", 0, 0)
-    params = {n: jax.ShapeDtypeStruct(s.shape, jnp.float32) for n, s in model.sizes.shapes().items()}
-    batch = {n: jax.ShapeDtypeStruct(v.shape, jax.dtypes.canonicalize_dtype(v.dtype)) for n, v in batch.items()}
-
-    def loss(params: Any, batch: Any) -> Any:
-        outputs = model.apply(params, {}, {}, batch, train=True, key=None, tap=lambda name, x, y: y)[0]
-        return model.loss(outputs, batch)[0]
-
-    grads = jax.eval_shape(jax.grad(loss), params, batch)
-    assert sum(int(np.prod(value.shape)) for value in grads.values()) == COUNTS[variant]
+    at, batch = published(variant), task("next_sentence=true").batch("train", 0, 0)
+    assert count_gradients(Network(at, 1.0), at.shapes(), batch) == COUNTS[variant]
 
 
 def test_plan_of_the_published_size_needs_no_data(suite: Any) -> None:

@@ -9,10 +9,11 @@ import engines
 import numpy as np
 import pytest
 from berts import engine, task
+from written import generate_documents, write_documents
 
 from suite.contract import UserError
 from suite.tasks._data import order
-from suite.tasks.bert import hmm, packing, preparation, text, wordpiece
+from suite.tasks.bert import packing, preparation, text, wordpiece
 from suite.tasks.bert.sample import Hiding, Pieces
 
 PAIRS = {"sequence": 32, "predictions": 6, "vocabulary": 300, "duplicates": 2, "valid": 0.2}
@@ -91,9 +92,9 @@ def test_scattered_order_of_a_billion_rows_takes_no_memory() -> None:
 
 # ------------------------------------------------------------------------------------------------------- text
 def test_wikiextractors_blocks_are_documents_without_their_titles(tmp_path: Path) -> None:
-    wanted = hmm.generate_documents(5, sentences=3)
+    wanted = generate_documents(5, sentences=3)
     for name in ("wiki_00", "wiki_01.gz", "wiki_02.bz2"):
-        text.write_documents(tmp_path / name, wanted)
+        write_documents(tmp_path / name, wanted)
         assert list(text.read_documents(tmp_path / name)) == wanted
     assert [path.name for path in text.find_files(tmp_path)] == ["wiki_00", "wiki_01.gz", "wiki_02.bz2"]
 
@@ -117,7 +118,7 @@ def test_headings_or_blank_lines_separate_documents(tmp_path: Path) -> None:
 
 def damaged(folder: Path, kind: str) -> tuple[Path, str]:
     path = folder / ("wiki_07.gz" if kind == "gz" else "wiki_07")
-    text.write_documents(path, hmm.generate_documents(40))
+    write_documents(path, generate_documents(40))
     content = path.read_bytes()
     if kind == "utf8":
         lines = content.splitlines(keepends=True)
@@ -132,7 +133,7 @@ def damaged(folder: Path, kind: str) -> tuple[Path, str]:
 def test_damaged_text_is_named_with_its_line_and_can_be_skipped(tmp_path: Path, kind: str) -> None:
     source, target = tmp_path / "text", tmp_path / "made"
     source.mkdir()
-    text.write_documents(source / "wiki_00", hmm.generate_documents(40))
+    write_documents(source / "wiki_00", generate_documents(40))
     path, message = damaged(source, kind)
     with pytest.raises(UserError) as error:
         preparation.prepare(source, target, **PAIRS)
@@ -183,7 +184,7 @@ def test_wordpiece_takes_the_longest_piece_first_and_comes_back() -> None:
 
 
 def test_a_trained_vocabulary_covers_its_text_and_is_the_same_each_time() -> None:
-    said = [" ".join(document) for document in hmm.generate_documents(30)]
+    said = [" ".join(document) for document in generate_documents(30)]
     one, two = (wordpiece.learn_vocabulary(lambda: said, 200) for _ in range(2))
     assert one.vocabulary == two.vocabulary and len(one.vocabulary) == 200
     assert not any(1 in ids for ids in one.encode(said))
@@ -229,8 +230,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bert")
     (folder / "text" / "AA").mkdir(parents=True)
     for number in range(3):
-        text.write_documents(
-            folder / "text" / "AA" / f"wiki_0{number}", hmm.generate_documents(60)[20 * number : 20 * number + 20]
+        write_documents(
+            folder / "text" / "AA" / f"wiki_0{number}", generate_documents(60)[20 * number : 20 * number + 20]
         )
     preparation.prepare(folder / "text", folder / "records", group=2000, **PAIRS)
     return folder
@@ -298,7 +299,7 @@ def test_memory_does_not_grow_with_the_text_or_the_records(tmp_path: Path) -> No
         source, target = (tmp_path / f"{kind}{len(reading)}" for kind in ("text", "records"))
         source.mkdir()
         for number in range(copies):
-            text.write_documents(source / f"wiki_{number:02d}", hmm.generate_documents(40))
+            write_documents(source / f"wiki_{number:02d}", generate_documents(40))
         tracemalloc.start()
         preparation.prepare(source, target, group=1500, **PAIRS)
         preparing.append(tracemalloc.get_traced_memory()[1])

@@ -1,10 +1,10 @@
 """CaffeNet: published sizes, Caffe's own conventions, and its squeezed photographs."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from abstract import check_torch, count_parameters, make_images, trace_jax
 from PIL import Image
 
 from suite.contract import UserError
@@ -17,33 +17,19 @@ PUBLISHED = {1000: 60_965_224, 16: 56_933_776}
 
 @pytest.mark.parametrize("classes", PUBLISHED)
 def test_parameters_of_the_published_network(classes: int) -> None:
-    import torch
-
     from suite.tasks.caffenet.torch import Model
 
     at = Architecture(96, 4096, classes, 227)
-    assert sum(int(np.prod(spec.shape)) for spec in at.shapes().values()) == PUBLISHED[classes]
-    with torch.device("meta"):
-        model = Model(at)
-    assert {name: tuple(value.shape) for name, value in model.named_parameters()} == {
-        name: spec.shape for name, spec in at.shapes().items()
-    }
+    assert count_parameters(at.shapes()) == PUBLISHED[classes]
+    check_torch(lambda: Model(at), at.shapes())
 
 
 def test_jax_takes_the_published_parameters() -> None:
-    import jax
-    import jax.numpy as jnp
-
     from suite.tasks.caffenet.jax import Model
 
     at = Architecture(96, 4096, 1000, 227)
-    params = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in at.shapes().items()}
-    image, index = jax.ShapeDtypeStruct((2, 227, 227, 3), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)
-
-    def logits(p: Any, x: Any, i: Any) -> Any:
-        return Model(at).logits(p, {}, x, train=False, key=None, index=i, tap=lambda name, x, y: y)[0]
-
-    assert jax.eval_shape(logits, params, image, index).shape == (2, 1000)
+    outputs, _ = trace_jax(Model(at), at.shapes(), make_images(2, 227), train=False)
+    assert outputs["logits"].shape == (2, 1000)
 
 
 @pytest.mark.quick

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from abstract import check_torch, count_parameters, make_images, trace_jax
 
 from suite.contract import UserError
 from suite.tasks._data import augment
@@ -15,33 +16,19 @@ from suite.tasks.cifar10 import binary, shapes
 
 
 def test_parameters_of_the_published_network() -> None:
-    import torch
-
     from suite.tasks._images.torch_resnet import ResNet
 
     at = Architecture((2, 2, 2, 2), 64, 10, 128, bottleneck=False, small=True)
-    parameters = {name: spec.shape for name, spec in at.shapes().items() if spec.kind == "parameter"}
-    assert sum(int(np.prod(shape)) for shape in parameters.values()) == 11_173_962
-    with torch.device("meta"):
-        model = ResNet(at)
-    assert {name: tuple(value.shape) for name, value in model.named_parameters()} == parameters
+    assert count_parameters(at.shapes()) == 11_173_962
+    check_torch(lambda: ResNet(at), at.shapes())
 
 
 def test_jax_takes_the_published_parameters() -> None:
-    import jax
-    import jax.numpy as jnp
-
     from suite.tasks._images.jax_resnet import ResNet
 
     at = Architecture((2, 2, 2, 2), 64, 10, 8, bottleneck=False, small=True)
-    made = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in at.shapes().items()}
-    image, index = jax.ShapeDtypeStruct((8, 32, 32, 3), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.int32)
-
-    def logits(values: Any, x: Any, i: Any) -> Any:
-        return ResNet(at).logits(values, values, x, train=True, key=None, index=i, tap=lambda name, x, y: y)
-
-    found, new = jax.eval_shape(logits, made, image, index)
-    assert found.shape == (8, 10) and len(new) == 2 * 20
+    outputs, buffers = trace_jax(ResNet(at), at.shapes(), make_images(8, 32))
+    assert outputs["logits"].shape == (8, 10) and len(buffers) == 2 * 20
 
 
 def images(count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click_lines import draw_lines, read_plainly
+from abstract import check_torch, count_parameters, trace_jax
+from click_lines import draw_lines, make_line, read_plainly, write_logs
 
 from suite.contract import UserError
 from suite.launch import execution
@@ -18,10 +19,6 @@ from suite.tasks.dlrm.architecture import Architecture
 KAGGLE = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10)
 KAGGLE += (5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)  # distinct words in the Kaggle file
 SMALL = ["task.sources.clicks.options.train=2000", "task.sources.clicks.options.valid=500"]
-
-
-def parameters(architecture: Architecture) -> int:
-    return sum(int(np.prod(spec.shape)) for spec in architecture.shapes().values())
 
 
 def linear(*widths: int) -> int:
@@ -37,42 +34,34 @@ def test_parameters_of_the_kaggle_network() -> None:
     assert sum(KAGGLE) == 33_762_577
     network = Architecture(KAGGLE, (1,) * 26, 16, (512, 256, 64), (512, 256))
     assert len(network.pairs) == 351
-    assert parameters(network) == 16 * 33_762_577 + linear(13, 512, 256, 64, 16) + linear(367, 512, 256, 1)
+    bottom, top = linear(13, 512, 256, 64, 16), linear(367, 512, 256, 1)
+    assert count_parameters(network.shapes()) == 16 * 33_762_577 + bottom + top
 
 
 def test_parameters_of_mlperfs_networks_without_allocating() -> None:
     """187,767,399 rows of 128 in the first benchmark; the second's cross network sees 27 · 128 numbers."""
+    from suite.tasks.dlrm.torch import Model
+
     first, second = absent().architecture, absent("task.variant=v2").architecture
     bottom, top = linear(13, 512, 256, 128), linear(479, 1024, 1024, 512, 256, 1)
-    assert sum(first.rows) == 187_767_399 and parameters(first) == 128 * 187_767_399 + bottom + top
+    assert sum(first.rows) == 187_767_399
+    assert count_parameters(first.shapes()) == 128 * 187_767_399 + bottom + top
     crossed = 27 * 128
     over = 3 * (2 * crossed * 512 + crossed) + linear(crossed, 1024, 1024, 512, 256, 1)
-    assert sum(second.hots) == 214 and parameters(second) == 128 * sum(second.rows) + bottom + over
-    for name, options in (("torch", first), ("torch", second)):
-        import torch
-
-        from suite.tasks.dlrm.torch import Model
-
-        with torch.device("meta"):
-            model = Model(options)
-        assert name and sum(value.numel() for value in model.parameters()) == parameters(options)
-        assert [n for n, _ in model.named_parameters()] == list(options.shapes())
+    assert sum(second.hots) == 214
+    assert count_parameters(second.shapes()) == 128 * sum(second.rows) + bottom + over
+    check_torch(lambda: Model(first), first.shapes())
+    check_torch(lambda: Model(second), second.shapes())
 
 
 @pytest.mark.parametrize("variant", ["v1", "v2"])
 def test_jax_takes_mlperfs_parameters(variant: str) -> None:
-    import jax
-    import jax.numpy as jnp
-
     from suite.tasks.dlrm.jax import Model
 
     at = absent(f"task.variant={variant}").architecture
-    params = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in at.shapes().items()}
-    batch = {"dense": jax.ShapeDtypeStruct((4, 13), jnp.float32), "label": jax.ShapeDtypeStruct((4,), jnp.float32)}
-    batch |= {"ids": jax.ShapeDtypeStruct((4, sum(at.hots)), jnp.int32)}
-    model = Model(at)
-    apply = lambda p, b: model.apply(p, {}, {}, b, train=True, key=None, tap=lambda name, x, y: y)[0]["logit"]  # noqa: E731
-    assert jax.eval_shape(apply, params, batch).shape == (4,)
+    batch = {"dense": np.zeros((4, 13), np.float32), "label": np.zeros(4, np.float32)}
+    outputs, _ = trace_jax(Model(at), at.shapes(), batch | {"ids": np.zeros((4, sum(at.hots)), np.int32)})
+    assert outputs["logit"].shape == (4,)
 
 
 def test_first_rows_stay_within_their_tables_bound() -> None:
@@ -114,21 +103,10 @@ def test_auc_counts_ties_half_and_the_whole_split_at_once() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the format
-def row(label: str = "1", integer: str = "3", word: str = "0a1b2c3d") -> str:
-    return "\t".join([label, *[integer] * 13, *[word] * 26])
-
-
-def raw(folder: Path, train: list[str], valid: list[str] | None = None) -> Path:
-    folder.mkdir()
-    (folder / "train.txt").write_text("\n".join(train) + "\n")
-    if valid is not None:
-        (folder / "valid.txt").write_text("\n".join(valid) + "\n")
-    return folder
-
-
 def test_rules_of_the_published_preparation(tmp_path: Path) -> None:
-    train = [row(integer="-2", word="ff"), row("0", "", ""), row(integer="7", word="FF")]
-    criteo.prepare(raw(tmp_path / "raw", train, [row(word="ff"), row(word="dead")]), tmp_path / "made")
+    train = [make_line(integer="-2", word="ff"), make_line("0", "", ""), make_line(integer="7", word="FF")]
+    valid = [make_line(word="ff"), make_line(word="dead")]
+    criteo.prepare(write_logs(tmp_path / "raw", train, valid), tmp_path / "made")
     records = criteo.Records(tmp_path / "made")
     seen = records.read("train", np.arange(3))
     assert seen["dense"][:, 0].tolist() == [0.0, 0.0, pytest.approx(np.log(8))], "negative and unknown are 0"
@@ -138,7 +116,7 @@ def test_rules_of_the_published_preparation(tmp_path: Path) -> None:
 
 
 def test_hashed_words_need_no_dictionary(tmp_path: Path) -> None:
-    source = raw(tmp_path / "raw", [row(word="ff"), row(word="")], [row(word="dead")])
+    source = write_logs(tmp_path / "raw", [make_line(word="ff"), make_line(word="")], [make_line(word="dead")])
     criteo.prepare(source, tmp_path / "made", hash_rows=100)
     records = criteo.Records(tmp_path / "made")
     assert records.read("train", np.arange(2))["ids"][:, 0].tolist() == [1 + 0xFF % 100, 1]
@@ -165,14 +143,14 @@ def test_lines_are_read_as_a_plain_reader_reads_them(
 
 
 def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) -> None:
-    criteo.prepare(raw(tmp_path / "one", [row(integer=str(n)) for n in range(140)]), tmp_path / "made")
+    criteo.prepare(write_logs(tmp_path / "one", [make_line(integer=str(n)) for n in range(140)]), tmp_path / "made")
     records = criteo.Records(tmp_path / "made")
     assert records.data.samples == {"train": 120, "valid": 10}
     assert np.expm1(records.read("valid", np.arange(10))["dense"][:, 0]).round().tolist() == list(range(130, 140))
     days = tmp_path / "days"
     days.mkdir()
     for day in range(11):
-        (days / f"day_{day}").write_text("".join(row(integer=str(100 * day + n)) + "\n" for n in range(4)))
+        (days / f"day_{day}").write_text("".join(make_line(integer=str(100 * day + n)) + "\n" for n in range(4)))
     criteo.prepare(days, tmp_path / "made2")
     records = criteo.Records(tmp_path / "made2")
     assert np.expm1(records.read("valid", np.arange(2))["dense"][:, 0]).round().tolist() == [1002, 1003]
@@ -191,22 +169,22 @@ def test_one_file_is_cut_as_seven_days_and_days_keep_their_last(tmp_path: Path) 
     "line, said",
     [
         ("1\t2", "2 columns instead of 40"),
-        (row(label="2"), "column 1 is '2', not 0 or 1"),
-        (row(integer="1.5"), "column 2 is '1.5', not an integer"),
-        (row(word="xyz"), "column 15 is 'xyz', not a hexadecimal word"),
-        (row(word="é"), "column 15 is"),
-        (row(word="12\0"), "column 15 is"),
-        (row(word="123456789"), "column 15 is"),
-        (row(integer="-"), "column 2 is '-'"),
-        (row(integer="--1"), "column 2 is '--1'"),
-        (row(integer="12:"), "column 2 is '12:'"),
-        (row(integer="1234567890x"), "column 2 is"),
-        (row(label=""), "column 1 is ''"),
-        (row() + "\t", "41 columns"),
+        (make_line(label="2"), "column 1 is '2', not 0 or 1"),
+        (make_line(integer="1.5"), "column 2 is '1.5', not an integer"),
+        (make_line(word="xyz"), "column 15 is 'xyz', not a hexadecimal word"),
+        (make_line(word="é"), "column 15 is"),
+        (make_line(word="12\0"), "column 15 is"),
+        (make_line(word="123456789"), "column 15 is"),
+        (make_line(integer="-"), "column 2 is '-'"),
+        (make_line(integer="--1"), "column 2 is '--1'"),
+        (make_line(integer="12:"), "column 2 is '12:'"),
+        (make_line(integer="1234567890x"), "column 2 is"),
+        (make_line(label=""), "column 1 is ''"),
+        (make_line() + "\t", "41 columns"),
     ],
 )
 def test_a_damaged_line_is_named_or_counted(line: str, said: str, tmp_path: Path) -> None:
-    source = raw(tmp_path / "raw", [row(), line, row()], [row()])
+    source = write_logs(tmp_path / "raw", [make_line(), line, make_line()], [make_line()])
     with pytest.raises(UserError, match=r"train\.txt, line 2: ") as error:
         criteo.prepare(source, tmp_path / "stopped")
     assert said in str(error.value)
@@ -216,7 +194,7 @@ def test_a_damaged_line_is_named_or_counted(line: str, said: str, tmp_path: Path
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    source = raw(tmp_path / "raw", [row()] * 2000, [row()] * 10)
+    source = write_logs(tmp_path / "raw", [make_line()] * 2000, [make_line()] * 10)
     packed = gzip.compress((source / "train.txt").read_bytes())
     (source / "train.txt").unlink()
     (source / "train.txt.gz").write_bytes(packed[:-20])
@@ -271,7 +249,8 @@ def test_the_file_says_what_was_drawn(tmp_path: Path) -> None:
 def test_best_attainable_score_of_the_card() -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
-    probability, click = clicks.compute_probabilities("valid", 30_000)
+    parts = [clicks.draw_chunk("valid", chunk)[2:] for chunk in range(-(-30_000 // clicks.CHUNK))]
+    probability, click = (np.concatenate(values)[:30_000] for values in zip(*parts, strict=True))
     card = (Path(clicks.__file__).parent / "CARD.md").read_text()
     assert f"{roc_auc_score(click, probability):.4f}" in card and f"{log_loss(click, probability):.4f}" in card
     assert f"{100 * click.mean():.1f} %" in card

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from abstract import check_torch, count_parameters
 from engines import BACKENDS, advance, change, engine
 from sampling import mostly_torch
 
@@ -247,16 +248,11 @@ def test_padding_and_empty_rows_change_nothing(backend: str) -> None:
 
 
 def test_the_published_network_has_its_size() -> None:
-    assert sum(int(np.prod(spec.shape)) for spec in PUBLISHED.shapes().values()) == 600_873
-    import torch
-
     from suite.tasks.frnn.torch import Network
 
-    with torch.device("meta"):
-        model = Network(PUBLISHED, target="hinge", activation="relu", rate=0.1, l2=0.0, length=128)
-    described = {name: spec.shape for name, spec in PUBLISHED.shapes().items()}
-    assert {name: tuple(value.shape) for name, value in model.named_parameters()} == described
-    assert list(described) == [name for name, _ in model.named_parameters()]
+    assert count_parameters(PUBLISHED.shapes()) == 600_873
+    options: dict[str, Any] = {"target": "hinge", "activation": "relu", "rate": 0.1, "l2": 0.0, "length": 128}
+    check_torch(lambda: Network(PUBLISHED, **options), PUBLISHED.shapes())
 
 
 def test_the_linear_map_of_neighbours_is_a_convolution() -> None:

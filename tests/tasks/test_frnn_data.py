@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from written import write_shots
 
 from suite.contract import Data, UserError
 from suite.launch import execution
 from suite.settings import configure
 from suite.tasks import frnn
-from suite.tasks.frnn import archive, imas, shots, simulated, text
+from suite.tasks.frnn import archive, imas, shots, simulated
 from suite.tasks.frnn.raw import Entry, Series, Unusable, resample_shot
 from suite.tasks.frnn.shots import Channels, Shots
 
@@ -192,7 +193,7 @@ def test_too_few_machines_or_shots() -> None:
 def written(tmp_path: Path) -> Path:
     """Twelve simulated shots in plasma-python's layout."""
     source = simulated.make(machines=["near"], shots=12, radii=8, train_share=0.5)
-    text.write_shots(tmp_path / "data", "near", source.shots("near"), source.channels, dt=0.005)
+    write_shots(tmp_path / "data", "near", source.shots("near"), source.channels, dt=0.005)
     return tmp_path / "data"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click_lines import make_line, write_logs
 
 from suite.contract import UserError
 from suite.tasks._data import prepared
@@ -18,11 +19,8 @@ pytestmark = pytest.mark.quick
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("criteo")
-    (folder / "raw").mkdir()
-    for name, rows in (("train", 60), ("valid", 10)):
-        lines = ["\t".join([str(row % 2), *["3"] * 13, *[f"{row:x}"] * 26]) for row in range(rows)]
-        (folder / "raw" / f"{name}.txt").write_text("\n".join(lines))
-    criteo.prepare(folder / "raw", folder / "made")
+    lines = [make_line(str(row % 2), word=f"{row:x}") for row in range(60)]
+    criteo.prepare(write_logs(folder / "raw", lines, lines[:10]), folder / "made")
     return folder / "made"
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click_lines import make_line, write_logs
 from PIL import Image
+from written import generate_documents, write_documents, write_shots
 
 from suite.tasks import autoencoder, bert, cifar10, dlrm, frnn, resnet50, transformer
 from suite.tasks._data import count_recurring
 from suite.tasks._data.order import draw_permutation
-from suite.tasks.bert import hmm
 from suite.tasks.bert import preparation as bert_preparation
-from suite.tasks.bert import text as bert_text
 from suite.tasks.cifar10 import binary
-from suite.tasks.frnn import simulated, text
+from suite.tasks.frnn import simulated
 from suite.tasks.frnn.shots import SPLIT_SEED
 from suite.tasks.transformer import preparation
 from suite.verbs import data
@@ -58,11 +58,8 @@ def test_images_in_arrays(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "raw").mkdir()
-    for name, numbers in (("train", range(20)), ("valid", range(17, 25))):
-        lines = ["\t".join([str(number % 2), str(number), *["3"] * 12, *["0a"] * 26]) for number in numbers]
-        (tmp_path / "raw" / f"{name}.txt").write_text("\n".join(lines))
-    dlrm.prepare(tmp_path / "raw", tmp_path / "made")
+    lines = [make_line(str(number % 2), word=f"{number:x}") for number in range(25)]
+    dlrm.prepare(write_logs(tmp_path / "raw", lines[:20], lines[17:]), tmp_path / "made")
     assert dlrm.count_recurring(str(tmp_path / "made")) == 3
     monkeypatch.setattr(dlrm.criteo, "MOST_COMPARED", 20)
     assert dlrm.count_recurring(str(tmp_path / "made")) is None
@@ -85,7 +82,7 @@ def test_pairs_of_sentences(tmp_path: Path) -> None:
 def test_sequences_of_words(tmp_path: Path) -> None:
     """A record equals another one whatever words are masked."""
     (tmp_path / "text").mkdir()
-    bert_text.write_documents(tmp_path / "text" / "wiki_00", hmm.generate_documents(40))
+    write_documents(tmp_path / "text" / "wiki_00", generate_documents(40))
     options = {"sequence": 32, "predictions": 6, "vocabulary": 300, "duplicates": 2, "valid": 0.2}
     manifest = bert_preparation.prepare(tmp_path / "text", tmp_path / "made", **options)
     assert bert.count_recurring(str(tmp_path / "made")) == 0
@@ -110,7 +107,7 @@ def test_shots_of_a_plasma(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     lengths = np.diff(shots.starts)
     starts = np.cumsum([0, *[lengths[0]] * 4, *lengths[4:]])
     written = replace(shots, values=rows, starts=starts)
-    text.write_shots(tmp_path / "data", "near", written, near.channels, dt=0.005)
+    write_shots(tmp_path / "data", "near", written, near.channels, dt=0.005)
     options = {"radii": 16, "dt": 0.005, "shortest": 0, "train_share": 0.5, "cache_dir": str(tmp_path / "cache")}
     order = draw_permutation(12, seed=SPLIT_SEED, epoch=0)
     expected = sum(row < 4 for row in order[6:])

@@ -5,6 +5,7 @@ from typing import Any
 import engines
 import numpy as np
 import pytest
+from abstract import check_torch, count_gradients, count_parameters, find_parameters, make_images, trace_jax
 from engines import gap, weights
 
 from suite import load
@@ -31,51 +32,27 @@ def engine(backend: str, made: ResNet50, optimizer: str = "sgd", **changes: Any)
 
 
 def test_parameters_of_the_published_network_from_its_description() -> None:
-    sizes = {name: np.prod(spec.shape) for name, spec in PUBLISHED.shapes().items() if spec.kind == "parameter"}
-    assert sum(sizes.values()) == PARAMETERS
+    assert count_parameters(PUBLISHED.shapes()) == PARAMETERS
 
 
 def test_parameters_of_the_published_network_in_torch() -> None:
-    import torch
-
     from suite.tasks._images.torch_resnet import ResNet
 
-    with torch.device("meta"):
-        model = ResNet(PUBLISHED)
-    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS
+    model = check_torch(lambda: ResNet(PUBLISHED), PUBLISHED.shapes())
     described = {name: spec.shape for name, spec in PUBLISHED.shapes().items()}
     assert {name: tuple(value.shape) for name, value in model.state_dict().items()} == described
-    assert [name for name, _ in model.named_parameters()] == [
-        n for n, s in PUBLISHED.shapes().items() if s.kind == "parameter"
-    ]
 
 
 def test_parameters_of_the_published_network_in_jax() -> None:
     """An abstract model takes exactly the described parameters and gives (N, 1000) logits."""
-    import jax
-    import jax.numpy as jnp
-
     from suite.tasks._images.jax_resnet import ResNet
 
-    made = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in PUBLISHED.shapes().items()}
-    params = {name: value for name, value in made.items() if PUBLISHED.shapes()[name].kind == "parameter"}
-    buffers = {name: value for name, value in made.items() if name not in params}
-    batch = {
-        "image": jax.ShapeDtypeStruct((32, 3, 224, 224), jnp.float32),
-        "label": jax.ShapeDtypeStruct((32,), jnp.int32),
-        "weight": jax.ShapeDtypeStruct((32,), jnp.float32),
-        "index": jax.ShapeDtypeStruct((32,), jnp.int32),
-    }
-
-    def forward(params: Any, buffers: Any, batch: Any) -> Any:
-        model = ResNet(PUBLISHED)
-        return model.apply(params, buffers, {}, batch, train=True, key=None, tap=lambda name, x, y: y)
-
-    outputs, new, _ = jax.eval_shape(forward, params, buffers, batch)
+    model, shapes, batch = ResNet(PUBLISHED), PUBLISHED.shapes(), make_images(32, 224)
+    outputs, buffers = trace_jax(model, shapes, batch)
     assert outputs["logits"].shape == (32, 1000)
-    assert {name: value.shape for name, value in new.items()} == {name: value.shape for name, value in buffers.items()}
-    grads = jax.eval_shape(jax.grad(lambda p, b, x: forward(p, b, x)[0]["logits"].sum()), params, buffers, batch)
-    assert sum(np.prod(value.shape) for value in grads.values()) == PARAMETERS
+    described = {name: spec.shape for name, spec in shapes.items() if spec.kind != "parameter"}
+    assert {name: value.shape for name, value in buffers.items()} == described
+    assert count_gradients(model, shapes, batch) == PARAMETERS
 
 
 def test_curvature_covers_the_107_layers_of_the_published_network() -> None:
@@ -84,7 +61,7 @@ def test_curvature_covers_the_107_layers_of_the_published_network() -> None:
 
     kinds = [layer.kind for layer in PUBLISHED.layers().values()]
     assert [kinds.count(kind) for kind in ("conv2d", "batchnorm", "linear")] == [53, 53, 1]
-    shapes = {name: spec.shape for name, spec in PUBLISHED.shapes().items() if spec.kind == "parameter"}
+    shapes = find_parameters(PUBLISHED.shapes())
     assert KFACPlan(PUBLISHED.layers(), shapes, Settings()).covered == set(shapes)
 
 

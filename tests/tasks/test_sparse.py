@@ -17,7 +17,7 @@ from suite.launch import execution
 from suite.record import record
 from suite.settings import configure
 from suite.tasks import _sparse
-from suite.tasks._sparse import Sparsity, assemble_matrix, cut_blocks
+from suite.tasks._sparse import Sparsity, cut_blocks
 from suite.track import console
 from suite.training import loop
 
@@ -33,6 +33,15 @@ def sparsity(**changes: Any) -> Sparsity:
 def bert(backend: str, *options: str, **changes: Any) -> Any:
     settings = small("bert", [*SMALL_BERT, *options], "optimizer=adamw", f"backend={backend}", **changes)
     return engines.engine(settings, execution.make_task(settings))
+
+
+def assemble_matrix(weight: np.ndarray, pattern: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Assemble the dense matrix (O, I) from blocks (n, b, b) at the places `pattern`."""
+    block = weight.shape[1]
+    rows, columns = (size // block for size in shape)
+    matrix = np.zeros((rows * columns, block, block), weight.dtype)
+    matrix[pattern] = weight
+    return matrix.reshape(rows, columns, block, block).swapaxes(1, 2).reshape(shape)
 
 
 def product(backend: str, x: Any, weight: Any, pattern: Any, slope: Any, kind: str) -> list[np.ndarray]:

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from written import write_jpeg, write_shots
 
 from suite.launch import execution
 from suite.settings import configure
 from suite.tasks import dlrm
-from suite.tasks._data import shapes
 from suite.tasks.dlrm import clicks, criteo
-from suite.tasks.frnn import simulated, text
+from suite.tasks.frnn import simulated
 from suite.tasks.frnn.shots import Channels, Shots
 
 BATCHES = 10
 
 
 def images(folder: Path, samples: int) -> None:
-    shapes.write_jpeg(folder, train=samples, valid=16, size=96)
+    write_jpeg(folder, train=samples, valid=16, size=96)
 
 
 def rows(folder: Path, samples: int) -> None:
@@ -45,7 +45,7 @@ def plasmas(folder: Path, samples: int) -> None:
     both = np.arange(samples) % 2
     starts = np.concatenate([[0], np.cumsum(np.diff(few.starts)[both])])
     values = np.concatenate([few.shot(int(row))[:, : zero.width] for row in both])
-    text.write_shots(folder, "near", Shots("near", values, starts, both == 1, np.arange(samples)), zero, dt=source.dt)
+    write_shots(folder, "near", Shots("near", values, starts, both == 1, np.arange(samples)), zero, dt=source.dt)
 
 
 def taken(folder: Path, overrides: list[str]) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import engines
 import numpy as np
 import pytest
+from abstract import check_torch, count_gradients, count_parameters, trace_jax
 from engines import gap, weights
 
 from suite.contract import Data, UserError
@@ -56,10 +57,6 @@ def engine(backend: str, made: Translation, optimizer: str = "sgd", **changes: A
     return engines.engine(settings, made)
 
 
-def count(architecture: Architecture) -> int:
-    return sum(math.prod(spec.shape) for spec in architecture.shapes().values())
-
-
 @pytest.mark.parametrize(
     "sizes, tying, parameters",
     [
@@ -73,47 +70,33 @@ def count(architecture: Architecture) -> int:
     ],
 )
 def test_published_parameter_counts(sizes: dict[str, int], tying: str, parameters: int) -> None:
-    assert count(Architecture(**sizes, tying=tying)) == parameters
+    assert count_parameters(Architecture(**sizes, tying=tying).shapes()) == parameters
 
 
 def test_pre_norm_has_two_more_layer_norms() -> None:
-    assert count(Architecture(**BASE, norm="pre")) - count(Architecture(**BASE)) == 2 * 2 * 512
+    post, pre = (count_parameters(Architecture(**BASE, norm=norm).shapes()) for norm in ("post", "pre"))
+    assert pre - post == 2 * 2 * 512
 
 
 @pytest.mark.parametrize("options", [{"tying": "none"}, {"tying": "decoder", "norm": "pre"}, {"tying": "all"}], ids=str)
 def test_base_in_torch_is_as_described(options: dict[str, str]) -> None:
-    import torch
-
     from suite.tasks.transformer.torch import Transformer
 
     shape = Architecture(**BASE, **options)
-    with torch.device("meta"):
-        model = Transformer(shape, smoothing=0.0, positions=8)
-    assert [(n, tuple(p.shape)) for n, p in model.named_parameters()] == [
-        (n, s.shape) for n, s in shape.shapes().items()
-    ]
-    assert sum(parameter.numel() for parameter in model.parameters()) == count(shape)
+    model = check_torch(lambda: Transformer(shape, smoothing=0.0, positions=8), shape.shapes())
     assert set(shape.layers()) <= set(dict(model.named_modules()))
 
 
 def test_base_in_jax_takes_what_is_described() -> None:
-    import jax
-    import jax.numpy as jnp
-
     from suite.tasks.transformer.jax import Transformer
 
     shape = Architecture(**BASE, dropout=0.1)
-    params = {name: jax.ShapeDtypeStruct(spec.shape, jnp.float32) for name, spec in shape.shapes().items()}
-    words, number = jax.ShapeDtypeStruct((4, 20), jnp.int32), jax.ShapeDtypeStruct((4,), jnp.int32)
-    batch = {"source": words, "target": words, "index": number, "weight": jax.ShapeDtypeStruct((4,), jnp.float32)}
-
-    def logits(params: Any, batch: Any) -> Any:
-        model, key = Transformer(shape, 0.1, 70), jnp.zeros(2, jnp.uint32)
-        return model.apply(params, {}, {}, batch, train=True, key=key, tap=lambda name, x, y: y)[0]["logits"]
-
-    assert jax.eval_shape(logits, params, batch).shape == (4, 20, 32_000)
-    grads = jax.eval_shape(jax.grad(lambda p, b: logits(p, b).sum()), params, batch)
-    assert sum(math.prod(value.shape) for value in grads.values()) == 93_290_496
+    words, number = np.zeros((4, 20), np.int32), np.arange(4, dtype=np.int32)
+    batch = {"source": words, "target": words, "index": number, "weight": np.ones(4, np.float32)}
+    model, key = Transformer(shape, 0.1, 70), np.zeros(2, np.uint32)
+    outputs, _ = trace_jax(model, shape.shapes(), batch, key=key)
+    assert outputs["logits"].shape == (4, 20, 32_000)
+    assert count_gradients(model, shape.shapes(), batch, key=key) == 93_290_496
 
 
 def test_a_shared_matrix_is_no_one_layers() -> None:

@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import conftest
 import pytest
+from tiny_runs import curve, wait_for_checkpoint
 
 from suite.training import checkpoint
 from testbed import Testbed, missing, network, rendezvous
@@ -52,13 +52,6 @@ def local(folder: Path, *arguments: str) -> list[Any]:
     return curve(folder / "local")
 
 
-def curve(directory: Path) -> list[Any]:
-    """Everything of a log that must be equal bit for bit; each loss depends on all weights before it."""
-    found = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    keys = ("step", "samples", "loss", "hyper", "metrics")
-    return [[event.get(key) for key in keys] for event in found if event["event"] in ("step", "evaluated")]
-
-
 def result(directory: Path) -> dict[str, Any]:
     return json.loads((directory / "result.json").read_text())
 
@@ -89,7 +82,7 @@ def test_torchrun_goes_on_when_a_lost_host_comes_back(bed: Testbed, tmp_path: Pa
     options: dict[str, Any] = {"env": environment(), "cwd": tmp_path, "stdout": -1, "stderr": subprocess.STDOUT}
     command = lambda host: [*torchrun(bed, host, 29_601, restarts=3), "run_dir=hosts"]  # noqa: E731
     first, lost = (bed.start(host, command(host), text=True, **options) for host in range(2))
-    wait_for(first, tmp_path / "hosts")
+    wait_for_checkpoint(first, tmp_path / "hosts", 30)
     bed.kill(1)
     lost.communicate()
     back = bed.start(1, command(1), text=True, **options)
@@ -106,7 +99,7 @@ def test_jax_fails_when_a_host_is_lost_and_goes_on_when_started_again(bed: Testb
     options: dict[str, Any] = {"cwd": tmp_path, "stdout": -1, "stderr": subprocess.STDOUT}
     command = [*SUITE, *JAX, "run_dir=hosts"]
     first, lost = (bed.start(h, command, text=True, env=environment() | each[h], **options) for h in range(2))
-    wait_for(first, tmp_path / "hosts")
+    wait_for_checkpoint(first, tmp_path / "hosts", 30)
     bed.kill(1)
     lost.communicate()
     output, _ = first.communicate(timeout=120)
@@ -135,7 +128,7 @@ def test_the_other_host_says_whom_it_lost_and_leaves_nothing(
     for host in range(2):
         command = [*SUITE, *JAX] if kind == "jax" else torchrun(bed, host, port)
         hosts.append(bed.start(host, [*command, "run_dir=hosts"], env=environment() | each[host], **options))
-    wait_for(hosts[0], tmp_path / "hosts")
+    wait_for_checkpoint(hosts[0], tmp_path / "hosts", 30)
     bed.kill(lost)
     output, _ = hosts[left].communicate(timeout=BOUND)
     assert hosts[left].returncode not in (0, 2), output
@@ -158,7 +151,7 @@ def test_a_cable_that_is_out_is_noticed_by_the_deadline(bed: Testbed, tmp_path: 
         command = [*SUITE, "launch=jax", f"backend={backend}", "launch.deadline=10", "run_dir=hosts"]
         options: dict[str, Any] = {"cwd": folder, "stdout": -1, "stderr": subprocess.STDOUT, "text": True}
         ranks = [bed.start(host, command, env=environment() | each[host], **options) for host in range(2)]
-        wait_for(ranks[0], folder / "hosts")
+        wait_for_checkpoint(ranks[0], folder / "hosts", 30)
         bed.cut(1)
         for rank in ranks:
             output, _ = rank.communicate(timeout=120)
@@ -167,14 +160,3 @@ def test_a_cable_that_is_out_is_noticed_by_the_deadline(bed: Testbed, tmp_path: 
             assert f"{folder / 'hosts'}: the same command continues from step {step}\n" in output
         assert not (folder / "hosts" / "result.json").exists()
         bed.cut(1, out=False)
-
-
-def wait_for(process: "subprocess.Popen[str]", directory: Path) -> None:
-    """Until the run's third checkpoint."""
-    until = time.monotonic() + 300  # on a busy machine, jax compiles for minutes
-    while time.monotonic() < until and process.poll() is None:
-        if (checkpoint.find_latest(directory) or 0) >= 30:
-            return
-        time.sleep(0.01)
-    process.kill()
-    raise AssertionError(f"no checkpoint: {process.communicate()[0]}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tiny_runs import CONF, Call
+from written import write_jpeg
 
 from suite import load
 from suite.contract import UserError
@@ -12,7 +13,7 @@ from suite.settings import configure
 from suite.settings.overrides import quote_text
 from suite.tasks import resnet50
 from suite.tasks._data.public import FASHION_MNIST
-from suite.tasks._data.shapes import NAMES, write_jpeg
+from suite.tasks._data.shapes import NAMES
 
 
 def test_data_says_what_is_here(suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,12 @@ import pytest
 from engines import change
 from light import loaded
 from tiny_runs import CONF, TINY, Call, copied
+from written import write_jpeg
 
 from suite import load
 from suite.launch.premises import list_missing
 from suite.settings import configure
-from suite.tasks._data.shapes import NAMES, write_jpeg
+from suite.tasks._data.shapes import NAMES
 
 
 def planned(suite: Call, *arguments: str) -> dict[str, Any]:
