@@ -45,7 +45,8 @@ def test_the_command_names_what_it_left_out(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr()
     assert "page/index.html: 3 pages, 1 groups from 1 results, 3 files left out" in printed.out
     assert [line.split(":")[0] for line in printed.err.splitlines()] == [
-        f"left out runs/{name}.json" for name in ("broken", "other", "short")
+        "reading 4 files",
+        *(f"left out runs/{name}.json" for name in ("broken", "other", "short")),
     ]
     assert "short.json: not a result: spec.task is missing" in printed.err and "its schema is 7" in printed.err
     assert "runs/broken.json" in (tmp_path / "page" / "index.html").read_text()

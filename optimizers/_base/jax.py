@@ -185,8 +185,7 @@ def build_for_shapes(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Ma
 
     Args:
         build: shapes by parameter name to the optimizer.
-        shapes: the shapes. If None, `init` and `update` take them from the parameters, and the optimizer has only these
-            two functions.
+        shapes: the shapes; None: the optimizer has only `init` and `update`, which take them from the parameters.
     """
     if shapes is not None:
         return build(shapes)

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     if absent := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UserError(f"no such folder: {', '.join(absent)}; name folders with results: suite board --results DIR …")
     files = _files(folders)
-    print(f"reading {len(files):,} results", file=sys.stderr, flush=True)
+    print(f"reading {len(files):,} files", file=sys.stderr, flush=True)
     results, left_out = intake.read_results(files)
     for line in left_out:
         print(f"left out {line}", file=sys.stderr)
