@@ -66,9 +66,8 @@ def _call(layer: Layer, x: Array, dy: Array, weight: Array, root: Array, inverse
     whole = compute_gram(a)
     if not bias:
         return sums | {"/in": whole}
-    row = (jnp.repeat(root, places)[:, None] * a).sum(
-        0, dtype=whole.dtype
-    )  # on a CPU compiled in a third of a product's time
+    # on a CPU compiled in a third of a product's time
+    row = (jnp.repeat(root, places)[:, None] * a).sum(0, dtype=whole.dtype)
     return sums | {"/in": _bordered(whole, row, places * weight.sum())}
 
 
