@@ -48,10 +48,10 @@ def rank_committed() -> Leaderboard:
 
 
 def make_table(leaderboard: Leaderboard) -> str:
-    """Return the table in Markdown: a line for each tuned ladder that is not superseded, with its largest contest."""
+    """Return the table in Markdown: a line for each tuned ladder of several optimizers that is not superseded."""
     sections = make_sections(leaderboard.groups)
     shown = [section for section in sections if section.hardest.tuned and not section.hardest.superseded_by]
-    lines = [_line(section, section.main) for section in shown if section.main]
+    lines = [_line(section, section.main) for section in shown if section.main and section.main.optimizers > 1]
     if len(lines) > MOST_LINES:
         more = len(lines) - MOST_LINES + 1
         lines[MOST_LINES - 1 :] = [f"| {more} more ladders | `suite board` shows them | | |"]
@@ -85,8 +85,6 @@ def _leader(contest: Contest) -> str:
     """Return the optimizer that leads, or those that can."""
     if contest.leader:
         return f"**{contest.leader}**"
-    if contest.optimizers == 1:
-        return "one optimizer"
     if all(one.missed for one in contest.competitors):
         return "not reached"
     if has_few_seeds(contest):
