@@ -89,6 +89,7 @@ def _call(
         return sums
     if layer.kind == "embedding":
         return sums | {"/in": weight.new_zeros(rows).index_add_(0, x.reshape(-1), weight.repeat_interleave(places))}
+    x = x.to(dy.dtype)  # under autocast, the layer has rounded its input
     bias, root = len(layer.parameters) > 1, root.to(x.dtype)
     if convolution:
         return sums | {"/in": _windows(layer, x, root, bias)}

@@ -36,7 +36,7 @@ class Layer:
     - `embedding`: x (N, …) integer rows, dy (N, …, width)
 
     where dy is the gradient of the *summed* loss, so that it does not depend on the batch size. With
-    `precision=bfloat16`, x and dy have the type in which the layer computes; the normalised input is float32 in torch.
+    `precision=bfloat16`, x and dy may be in bfloat16; in torch, x is what the layer received, before it rounds it.
 
     The weight of a linear layer has the shape (out, in), or (in, out) if `transposed`.
     """

@@ -23,7 +23,7 @@ def tap_layers(
 ) -> Iterator[Callable[[], Collection[str]]]:
     """A context in which each layer's inputs and output gradients are passed on when its backward pass is complete.
 
-    Under autocast, a tap has the type in which its layer computes, such as bfloat16.
+    Under autocast, taps have the types of the layers' inputs and output gradients, such as bfloat16.
 
     Args:
         model: the model.
@@ -50,11 +50,7 @@ def tap_layers(
                     raise UserError(f"the input of layer {name} was changed in place after the call; change a copy")
                 with torch.no_grad():
                     taps = seen.setdefault(name, {})
-                    if layer.kind == "batchnorm":
-                        inputs = module.normalize(widen_floats(x))
-                    else:  # under autocast, the layer has rounded its input
-                        inputs = x if layer.kind == "embedding" else x.to(dy.dtype)
-                    taps[name, call] = inputs, dy
+                    taps[name, call] = module.normalize(widen_floats(x)) if layer.kind == "batchnorm" else x, dy
                     if len(taps) == calls[name]:
                         add(seen.pop(name))
 

@@ -234,6 +234,10 @@ def test_bfloat16_taps_give_the_factors_of_their_values(kind: str) -> None:
         for x, dy in values
     ]
     theirs = jax_statistics.sum_factors(layer, narrow, jnp.asarray(single.numpy()), rows, full=full)
+    if kind in ("linear", "conv2d"):  # inputs that the layer has rounded
+        unrounded = [(torch.from_numpy(x).float(), dy) for (x, _), (_, dy) in zip(calls, pairs, strict=True)]
+        again = sum_factors(layer, unrounded, single, rows, ("/in", "/out"))
+        assert all(torch.equal(again[name], value) for name, value in found.items())
     for name, value in expected.items():
         if kind == "unit":  # [[a, b], [b, c]] of each channel, held as a, b, c
             value = value.reshape(4, 4)[:, [0, 1, 3]]
