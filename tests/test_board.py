@@ -136,7 +136,9 @@ def test_committed_results_keep_their_groups():
 
     def coarse(group):
         kind = group.task, group.task_version, group.variant, group.scale, group.label
-        return *kind, group.batch_size, group.tuned, group.goal
+        words = {word for entry in group.entries for word in entry.command.split() if word.startswith("task.")}
+        set_by_user = frozenset(word for word in words if not word.startswith("task.data="))
+        return *kind, group.batch_size, group.tuned, group.goal, set_by_user
 
     groups = [coarse(group) for group in rank_results(results).groups]
     assert len(groups) == len(set(groups))
