@@ -1,5 +1,6 @@
 """Communication modes in a user's own `shard_map`: the bits of the simulated torch ranks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reducing
+from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -78,6 +80,42 @@ def test_two_axes_of_one_level_keep_residuals() -> None:
     """A mesh of two axes that the mode does not distinguish."""
     exchange = exchange_gradients({"a": jnp.zeros(9)}, "comm=onebit", world=4, axis=("a", "b"))
     assert {value.shape[0] for value in exchange.init().values()} == {4} and exchange.count_bytes() > 0
+
+
+def test_shapes_in_half_precision_have_residuals_in_float32() -> None:
+    exchange = exchange_gradients({"a": jax.ShapeDtypeStruct((5, 3), jnp.bfloat16)}, "comm=onebit", world=4)
+    assert {value.dtype for value in exchange.init().values()} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda grads, residuals: (grads, {}), r"residuals: gradients/0/\w+ is missing, expected float32\[1,"),
+        (lambda grads, residuals: (grads, jax.tree.map(lambda x: x[0], residuals)), r"residuals: \S+ is float32\["),
+        (lambda grads, residuals: (grads, jax.tree.map(jnp.bfloat16, residuals)), r"residuals: \S+ is bfloat16\[1,"),
+        (lambda grads, residuals: (grads, residuals | {"b": grads["a"]}), r"residuals: b is float32\[9\], .*missing"),
+        (lambda grads, residuals: ({"b": grads["a"]}, residuals), r"grads: a is missing, expected float32\[9\]"),
+        (
+            lambda grads, residuals: ({"a": grads["a"][:3]}, residuals),
+            r"grads: a is float32\[3\], expected float32\[9\]",
+        ),
+    ],
+)
+def test_lost_residuals_and_other_gradients_are_refused(change: Callable[..., Any], says: str) -> None:
+    exchange = exchange_gradients({"a": jnp.zeros(9)}, "comm=onebit", world=4)
+
+    def step(grad: Array, residuals: Any) -> Any:
+        return exchange(*change({"a": grad}, residuals), 0)
+
+    own = {name: value[:, None] for name, value in exchange.init().items()}
+    with pytest.raises(UserError, match=f"^{says}"):
+        jax.vmap(step, axis_name="batch")(jnp.ones((4, 9)), own)
+
+
+def test_a_missing_axis_is_refused() -> None:
+    exchange = exchange_gradients({"a": jnp.zeros(3)}, world=4, axis="data")
+    with pytest.raises(UserError, match=r"^axis=data: there is no such axis here"):
+        jax.vmap(lambda grad: exchange({"a": grad}, {}, 0)[0], axis_name="batch")(jnp.ones((4, 3)))
 
 
 def test_another_number_of_devices_is_refused() -> None:

@@ -28,8 +28,7 @@ NARROW = (jnp.bfloat16, jnp.float16)  # parameters of these types have state in 
 class Optimizer(optax.GradientTransformationExtraArgs):
     """An optax transformation with the further parts of `suite.contract`: plan, observe, absorb, program, host, reset.
 
-    It remains a tuple of two functions, as `optax.chain` takes it. A chain passes the extra arguments on, but does not
-    have the further parts.
+    It remains a tuple of two functions for `optax.chain`, which passes extra arguments on, but lacks the further parts.
 
     The `init` and `update` that are passed in take parameters by name, `{"layer.weight": array}`. Those of the result
     take any tree and name its leaves by their path: `{"layer": {"weight": array}}` is equal to the above. Parameters
@@ -176,8 +175,9 @@ def widen_type(kind: Any) -> Any:
 
 
 def widen_floats(value: Array) -> Array:
-    """Return bfloat16 and float16 values as float32, and all others unchanged."""
-    return value.astype(jnp.float32) if value.dtype in NARROW else value  # a shape cannot be cast
+    """Return bfloat16 and float16 values, or their shapes, as float32, and all others unchanged."""
+    cast: Any = value.update if isinstance(value, jax.ShapeDtypeStruct) else value.astype
+    return cast(dtype=jnp.float32) if value.dtype in NARROW else value
 
 
 def build_for_shapes(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Mapping[str, Any] | None) -> Optimizer:

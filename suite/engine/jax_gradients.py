@@ -8,6 +8,7 @@ def step(params, residuals, count, x, y):  # the body of a shard_map
     grads, residuals = exchange(grads, residuals, count)
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -87,8 +88,7 @@ class GradientExchange:
 
     def init(self) -> Tree:
         """Return the residuals of error feedback, zero: (world, …) each; {} without error feedback."""
-        slots, _ = self._trace()
-        return {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}
+        return {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in self._traced[0].items()}
 
     def __call__(self, grads: Any, residuals: Tree, step: Array | int) -> tuple[Any, Tree]:
         """Return the means over devices, and the new residuals.
@@ -99,15 +99,21 @@ class GradientExchange:
             step: number of the step, for codecs that round at random.
 
         Raises:
-            UserError: the axes have another number of devices, or hosts another number of ranks.
+            UserError: the axes are missing or have another number of devices, hosts have another number of ranks, the
+                gradients are no tree like the parameters, or residuals are missing.
         """
-        sizes = tuple(map(lax.axis_size, self.axes))
+        sizes = self._find_sizes()
         if (devices := math.prod(sizes)) != self.world:
             raise UserError(
                 f"world={self.world}: the mesh has {devices} devices along {self.axes}; set world={devices}"
             )
         if self.channels.locals and sizes != self._sizes:
             raise UserError(f"comm.ranks_per_host: the mesh is {sizes}, and must be {self._sizes} along {self.axes}")
+        _check_leaves("grads", name_leaves(grads), self.shapes, "pass a tree like the parameters")
+        if self.world > 1:
+            place = ", ".join(self.axes)
+            own = {name: slot.update(shape=(1, *slot.shape[1:])) for name, slot in self._traced[0].items()}
+            _check_leaves("residuals", residuals, own, f"pass those of init() or of the last step, split over {place}")
         key = jnp.stack([jnp.uint32(self.seed), jnp.asarray(step, jnp.uint32)])
         reduce = Reduce(self._transport(), self.channels, state=residuals, key=key)
         means = reduce.mean("gradients", name_leaves(grads), gradients=True)
@@ -116,8 +122,7 @@ class GradientExchange:
 
     def count_bytes(self) -> int:
         """Return the bytes that the first device sends in a step, by the formulas of the ledger."""
-        _, transport = self._trace()
-        return sum(entry.sent for entry in transport.entries)
+        return sum(entry.sent for entry in self._traced[1].entries)
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -125,8 +130,19 @@ class GradientExchange:
         inner = self.channels.locals
         return (self.world // inner, inner) if inner else (self.world,) + (1,) * (len(self.axes) - 1)
 
-    def _trace(self) -> tuple[dict[str, jax.ShapeDtypeStruct], Transport]:
-        """Trace an exchange without devices: residuals (world, …) by name, and the transport with its entries."""
+    def _find_sizes(self) -> tuple[int, ...]:
+        """Number of devices along each axis of the mesh that the call runs on."""
+        try:
+            return tuple(map(lax.axis_size, self.axes))
+        except NameError as error:
+            raise UserError(
+                f"axis={', '.join(self.axes)}: there is no such axis here; call the exchange inside jax.shard_map, and "
+                "set axis to the name of the mesh's axis"
+            ) from error
+
+    @functools.cached_property
+    def _traced(self) -> tuple[dict[str, jax.ShapeDtypeStruct], Transport]:
+        """An exchange traced without devices: residuals (world, …) by name, and the transport with its entries."""
         transport = self._transport()
 
         def body(grads: Tree) -> Tree:
@@ -140,3 +156,19 @@ class GradientExchange:
 
     def _transport(self) -> Transport:
         return Transport(self.world, self.channels.locals, self.axes)
+
+
+def _check_leaves(what: str, given: Mapping[str, Any], expected: Mapping[str, Any], advice: str) -> None:
+    """Check names, shapes and types.
+
+    Raises:
+        UserError: one is missing, superfluous, or differs.
+    """
+    for name in (*expected, *given):
+        found, due = (_describe(tree.get(name)) for tree in (given, expected))
+        if found != due:
+            raise UserError(f"{what}: {name} is {found}, expected {due}; {advice}")
+
+
+def _describe(value: Any) -> str:
+    return "missing" if value is None else f"{value.dtype}{list(value.shape)}"
