@@ -35,6 +35,7 @@ class Reduce:
         self.state: Tree = {}
         self.key: tuple[int, int] = 0, 0
         self.early: Tree = {}
+        self.sums: Tree = {}  # arrays of `make_sums` that are not sent yet, by their first parameter
 
     @property
     def world(self) -> int:
@@ -67,9 +68,22 @@ class Reduce:
         """Which gradients are sent together, in order: (name of the bucket, its channel, names of the parameters)."""
         return list(self.channels.buckets({name: value.nbytes for name, value in gradients.items()}))
 
+    def make_sums(self, like: Tree) -> Tree:
+        """Return zeros for sums of gradients, which their mean overwrites; what is sent together lies in one array."""
+        sums: Tree = {}
+        for _, _, members in self.buckets(like):
+            first = members[0]
+            self.sums[first] = like[first].new_zeros(sum(like[member].numel() for member in members))
+            sums |= _cut(self.sums[first], {member: like[member] for member in members})
+        return sums
+
     def bucket(self, name: str, channel: Channel, values: Tree) -> Tree:
         """Return the mean over ranks of values that are sent together."""
-        return _cut(channel.topology.mean(name, _flat(values), **self._parts(channel)), values)
+        first, part = next(iter(values.items()))
+        joined = (
+            self.sums.pop(first) if part._base is not None and part._base is self.sums.get(first) else _flat(values)
+        )
+        return _cut(channel.topology.mean(name, joined, **self._parts(channel)), values)
 
     def code(self, values: Tree) -> None:
         """Encode and decode gradients bucket by bucket, to measure the time; nothing is sent."""

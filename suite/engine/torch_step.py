@@ -95,7 +95,8 @@ class Maths:
             observed: called with each statistic when it is complete.
             watch: makes a context for the last backward pass, from the divisor of the gradients.
             known: average loss and buffers over ranks. They are sent in one message with the weights, before the last
-                backward pass, because ranks wait for each other at each message.
+                backward pass, because ranks wait for each other at each message. Gradients are summed in the arrays
+                that will be sent.
         """
         self.model.train()
         old_grads = {name: parameter.grad for name, parameter in self.named.items()}
@@ -106,8 +107,10 @@ class Maths:
         carry = []
         looked_up: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self.tables}
         samples = torch.stack([part["weight"].sum() for part in micro]).sum()
-        for parameter in self.named.values():
-            parameter.grad = None
+        replicated = {name: value for name, value in self.named.items() if name not in self.tables}
+        sums = self.reduce.make_sums(replicated) if known and self.reduce.world > 1 else {}
+        for name, parameter in self.named.items():
+            parameter.grad = sums.get(name)
         for number, (part, state) in enumerate(zip(micro, carried, strict=True), 1):
             for name, value in before.items():
                 self.buffers[name].copy_(value)
@@ -134,7 +137,7 @@ class Maths:
             for name, (ids, rows) in fetched.items():
                 looked_up[name].append((ids, cast(Tensor, rows.grad)))
             carry.append({name: widen_floats(value.detach()) for name, value in after.items()})
-        sums = {name: cast(Tensor, parameter.grad) for name, parameter in self.named.items() if name not in self.tables}
+        sums = {name: cast(Tensor, parameter.grad) for name, parameter in replicated.items()}
         for name, value in before.items():
             self.buffers[name].copy_(value)
         for name, grad in old_grads.items():
