@@ -36,6 +36,7 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
         waits: of the host in each step on the device, by line of the suite.
         summed: number of products of narrow matrices that were summed in float32.
         gap: largest difference of weights on the device and on the CPU.
+        share: the norm of all differences, over that of the weights' movement on the CPU.
         elsewhere: names of the optimizer's entries of state that are arrays, but not on the device.
         kinds: the types of its floating-point state.
     """
@@ -47,13 +48,21 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
         arrays = {name: [v for v in tree_leaves(kept[name]) if isinstance(v, torch.Tensor)] for name in kept}
         reached = engines.weights(engine)
     expected = engines.weights(train(describe(case, "cpu"), steps)[0])
+    started = engines.weights(train(describe(case, "cpu"), 0)[0])
+    moved = {name: value - started[name] for name, value in expected.items()}
     return {
         "waits": waits,
         "summed": device.summed.total(),
         "gap": engines.gap(reached, expected),
+        "share": norm({name: value - reached[name] for name, value in expected.items()}) / norm(moved),
         "elsewhere": [name for name, held in arrays.items() if any(not isinstance(v, device.OnDevice) for v in held)],
         "kinds": sorted({str(v.dtype) for held in arrays.values() for v in held if v.is_floating_point()}),
     }
+
+
+def norm(values: dict[str, np.ndarray]) -> float:
+    """Return the Euclidean norm of all values together."""
+    return float(np.sqrt(sum(np.square(value, dtype=np.float64).sum() for value in values.values())))
 
 
 def compare_bytes(directory: str) -> dict[str, Any]:
@@ -113,11 +122,11 @@ def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
     engine, waits = images.make_engine(run, task, convolutions), []
     packed = engine.takes_bytes and isinstance(task, SendsBytes) and task.moments
     make = task.byte_batch if packed else task.batch
-    batches = [make("train", 0, step, 0, 1) for step in range(steps)]
+    batches = [make("train", 0, step, 0, 1) for step in range(max(steps, 1))]
     engine.warm(batches[0], range(steps), {})
     if engine.plan.warm_start:
         engine.prepare(batches[: engine.plan.warm_start])
-    for step, batch in enumerate(batches):
+    for step, batch in enumerate(batches[:steps]):
         device.waits.clear()
         engine.step(step, batch, {})
         waits.append(dict(device.waits))

@@ -4,6 +4,7 @@ Every optimizer trains the tiny task in both precisions; every task is trained w
 every optimizer.
 """
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +29,10 @@ WAITS = {"soap": (6, 0, 0), "shampoo": (7, 0, 7)}
 MOVES = 180  # waits of a step in which blocks of sparse matrices move, which the host decides
 STAGED = 2**16  # bytes that CUDA copies without a wait, also from memory that is not pinned
 ROUNDING = 1e-5  # some functions have other methods off the CPU
-# largest differences where convolutions and attention have other kernels; a normalised step magnifies rounding
-NEAR = {"float64": 1e-6, "float32": 1.0, "bfloat16": 1.0}
-LOOSE = {"sm3": 0.01, "soap": 1.0}  # divides by a root of tiny squares at first; its vectors may change their sign
+# largest share of the movement by which weights differ, because convolutions and attention have other kernels; a
+# normalised step magnifies rounding
+SHARES = {"float64": 1e-5, "float32": 0.3, "bfloat16": 0.5}
+LOOSE = {"sm3": 0.3, "soap": 0.3}  # divides by a root of tiny squares at first; its vectors may change their sign
 FIRST = 24  # the most waits of SOAP's first refresh, one for each matrix
 
 Found = dict[str, dict[str, Any]]
@@ -79,13 +81,14 @@ def test_a_large_batch_is_copied_without_a_wait(on_device: Callable[..., Any]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", small.TASKS)
-@pytest.mark.parametrize("precision", NEAR)
+@pytest.mark.parametrize("precision", SHARES)
 def test_every_optimizer_trains_every_task(on_device: Callable[..., Any], task: str, precision: str) -> None:
     """Images have their channels last."""
     cases = {name: (name, task, 0, precision) for name in engines.INSIDE}
     for name, case in on_device("accelerator.steps.measure", cases, 2).items():
         waits = [FIRST] * 3 if name == "soap" else []
-        check(case, *waits, near=max(NEAR[precision], LOOSE.get(name, 0.0)))
+        check(case, *waits, near=math.inf)
+        assert case["share"] <= max(SHARES[precision], LOOSE.get(name, 0.0)), name
 
 
 def test_deterministic_products_have_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
