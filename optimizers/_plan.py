@@ -1,11 +1,11 @@
 """Part of a curvature method's plan that both backends share: matrix shapes, and buckets of equal blocks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from suite.contract import Layer
+from suite.contract import Layer, UserError
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,29 @@ def merge_to_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
     """
     sides = [side for side in shape if side > 1]
     return tuple(sides) if len(sides) < 2 else (sides[0], math.prod(sides[1:]))
+
+
+def read_layers(layers: Mapping[str, Layer], names: Iterable[str]) -> dict[str, Layer]:
+    """Return layers whose parameters are all there.
+
+    Args:
+        layers: by module name.
+        names: of the parameters.
+
+    Raises:
+        UserError: a parameter of a layer is missing, or these are no layers.
+    """
+    if not isinstance(layers, Mapping) or not all(isinstance(layer, Layer) for layer in layers.values()):
+        raise UserError("layers: must be a dictionary of Layer by name; set layers to what layers_of(…) returns")
+    own = list(names)
+    for name, layer in layers.items():
+        if missing := [parameter for parameter in layer.parameters if parameter not in own]:
+            raise UserError(
+                f"layers: {', '.join(missing)} of layer {name} is not among the parameters, which are "
+                f"{', '.join(own[:3])}{', …' * (len(own) > 3)}; take layers and parameters from the same model, and "
+                "leave layers out whose parameters are frozen, tied, or another optimizer's"
+            )
+    return dict(layers)
 
 
 def turn_shapes(layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

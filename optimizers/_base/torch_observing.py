@@ -10,6 +10,7 @@ from torch import Tensor, distributed
 
 from suite.contract import Layer, UserError
 from suite.optimizers._base.torch import Chosen, Optimizer, by_name
+from suite.optimizers._plan import read_layers
 
 Tree = dict[str, Tensor]
 
@@ -69,13 +70,8 @@ class Observing(Optimizer[Chosen]):
         Raises:
             UserError: the parameters have no names, or a layer has one that is not among them.
         """
-        self.layers, named = dict(layers), by_name(self)
-        for name, layer in layers.items():
-            if missing := [parameter for parameter in layer.parameters if parameter not in named]:
-                raise UserError(
-                    f"{type(self).__name__}: {', '.join(missing)} of layer {name} is not among the parameters; leave "
-                    "the layer out, as layers_of(model) does with tied and frozen ones"
-                )
+        named = by_name(self)
+        self.layers = read_layers(layers, named)
         return named
 
     def observe(self, taps: Mapping[tuple[str, int], tuple[Tensor, Tensor]], weight: Tensor) -> Tree:

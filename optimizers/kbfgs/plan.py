@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from suite.contract import Layer, Plan
-from suite.optimizers._plan import turn_shapes
+from suite.optimizers._plan import read_layers, turn_shapes
 from suite.optimizers.kbfgs.settings import Settings
 
 POWELL = 0.2  # least sᵀy / yᵀHy, μ₁ of double damping (Goldfarb et al. 2020, §4)
@@ -28,7 +28,7 @@ class KBFGSPlan(Plan):
     """
 
     def __init__(self, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]], settings: Settings):
-        self.layers, self.warm_start = dict(layers), settings.warm_start
+        self.layers, self.warm_start = read_layers(layers, shapes), settings.warm_start
         self.stacks: dict[str, list[str]] = {}
         self.inputs: dict[str, int] = {}
         self.outputs: dict[str, int] = {}

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from suite.contract import Layer, Parcel, Plan, UserError
-from suite.optimizers._plan import group_blocks, turn_shapes
+from suite.optimizers._plan import group_blocks, read_layers, turn_shapes
 from suite.optimizers.kfac.settings import Settings
 
 SMALLEST = 1e-12  # least mean eigenvalue in π
@@ -54,6 +54,7 @@ class KFACPlan(Plan):
                 "optimizer.stale=true: each factor has its own interval, so none can be set; "
                 "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
+        layers = read_layers(layers, shapes)
         shapes = turn_shapes(layers, shapes)
         # a matrix that two layers use has no separate factors
         uses = Counter(layer.parameters[0] for layer in layers.values())

@@ -11,6 +11,7 @@ from suite.contract import Layer
 from suite.declared import describe_settings
 from suite.optimizers._base.jax import NARROW, Optimizer, build_for_shapes, validate_settings
 from suite.optimizers._base.jax_adamw import step_adamw
+from suite.optimizers._plan import read_layers
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -32,7 +33,7 @@ def muon(
     chosen = validate_settings(Settings, "muon", settings)
 
     def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
-        rule = Muon(MuonPlan(layers, shapes, chosen), chosen)
+        rule = Muon(MuonPlan(read_layers(layers, shapes), shapes, chosen), chosen)
         return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), layers=layers)
 
     return build_for_shapes(build, shapes)

@@ -47,7 +47,7 @@ class MuonPlan:
                 f"there are {', '.join(known)}"
             )
         weights = [layers[name].parameters[0] for name in known if name not in excluded]
-        weights = [name for name in weights if name in shapes]  # the others may be frozen, or another optimizer's
+        weights = [name for name in weights if name in shapes]  # torch plans with the groups that it knows so far
         turned = turn_shapes(layers, shapes)
         self.sides = {name: (turned[name][0], math.prod(turned[name][1:])) for name in weights}
         self.factor = {name: SCALES[settings.scale](*sides) for name, sides in self.sides.items()}

@@ -23,6 +23,7 @@ from suite.optimizers._base.torch import (
 )
 from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_checks import is_sharded
+from suite.optimizers._plan import read_layers
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -53,8 +54,9 @@ class Muon(Optimizer[Settings]):
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         **settings: Any,
     ):
-        self.layers = dict(layers)
+        self.layers = layers
         super().__init__(parameters, take_settings(Settings, lr, settings), FIXED)
+        read_layers(layers, by_name(self))
 
     def _begin(self, group: dict[str, Any]) -> None:
         named = by_name(self)

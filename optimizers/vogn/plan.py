@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from suite.contract import Layer, Plan, UserError
+from suite.optimizers._plan import read_layers
 from suite.optimizers.vogn.settings import Settings
 
 # Elements of per-sample gradients made at a time. On a CPU they should stay in its cache: (128, 1152) for each of 64
@@ -25,7 +26,7 @@ class VOGNPlan(Plan):
     """
 
     def __init__(self, layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]]):
-        self.layers = dict(layers)
+        self.layers = read_layers(layers, shapes)
         normal = {name for layer in layers.values() if layer.kind == "batchnorm" for name in layer.parameters}
         known = {name for layer in layers.values() for name in layer.parameters}
         self.covered = [name for name in shapes if name in known]

@@ -26,6 +26,7 @@ from suite.contract.public import OffersPublic, PublicData, PublicFile
 from suite.contract.reduce import Reduce
 from suite.contract.tasks import (
     DAMAGED,
+    LAYER_KINDS,
     Baseline,
     Counts,
     CountsEpochs,
@@ -48,6 +49,7 @@ from suite.contract.tasks import (
 __all__ = [
     "CONSTRUCTION",
     "DAMAGED",
+    "LAYER_KINDS",
     "OFFERED",
     "PROMISED",
     "UPDATE",

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from suite.contract.errors import UserError
+
+LAYER_KINDS = ("linear", "conv2d", "embedding", "batchnorm")
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -39,6 +43,9 @@ class Layer:
     `precision=bfloat16`, x and dy may be in bfloat16; in torch, x is what the layer received, before it rounds it.
 
     The weight of a linear layer has the shape (out, in), or (in, out) if `transposed`.
+
+    Raises:
+        UserError: of no such kind.
     """
 
     kind: str
@@ -47,6 +54,10 @@ class Layer:
     stride: int = 1
     padding: int = 0
     transposed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in LAYER_KINDS:
+            raise UserError(f"Layer: {self.kind!r} is no kind; choose one of {', '.join(LAYER_KINDS)}")
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.reduce.jax import Reduce, Tree
 from suite.comm.transport.jax import AXIS, Transport
-from suite.contract import UserError
-from suite.engine.modes import KINDS, Description, compose_mode
+from suite.contract import LAYER_KINDS, UserError
+from suite.engine.modes import Description, compose_mode
 from suite.optimizers._base.jax import name_leaves
 
 __all__ = ["GradientExchange", "exchange_gradients"]
@@ -57,8 +57,8 @@ def exchange_gradients(
     sizes = {name: tuple(value.shape) for name, value in name_leaves(params).items()}
     if comm.kinds and kinds is None:
         raise UserError(f"comm={comm.name}: differs by kind of layer; set kinds={{path: kind}}, or kinds={{}} for none")
-    if odd := sorted({kind for kind in (kinds or {}).values() if kind not in KINDS}):
-        raise UserError(f"kinds: {odd[0]} is no kind; choose one of {', '.join(KINDS)}")
+    if odd := sorted({kind for kind in (kinds or {}).values() if kind not in LAYER_KINDS}):
+        raise UserError(f"kinds: {odd[0]} is no kind; choose one of {', '.join(LAYER_KINDS)}")
     if unknown := set(kinds or ()) - sizes.keys():
         raise UserError(f"kinds: no parameter {min(unknown)}; the paths are {', '.join(sizes)}")
     channels = setup.make_channels(comm, Description(sizes, kinds or {}), world, "jax")

@@ -7,7 +7,6 @@ from suite.comm.settings import CommSettings
 from suite.contract import Layer, Spec, UserError
 from suite.settings import configure
 
-KINDS = ("linear", "conv2d", "embedding", "batchnorm")  # of weights
 READ = ("codec", "algorithm", "topology", "inner", "ranks_per_host", "feedback", "piece_kib", "kinds")
 
 

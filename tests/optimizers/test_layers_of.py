@@ -140,7 +140,10 @@ def test_layers_that_do_not_fit_are_named(name: str) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     layers = layers_of(model)
     model[1].requires_grad_(False)
-    with pytest.raises(UserError, match=r"1\.weight, 1\.bias of layer 1 is not among the parameters; leave"):
+    with pytest.raises(
+        UserError,
+        match=r"1\.weight, 1\.bias of layer 1 is not among the parameters, which are 0\.weight, 0\.bias; take",
+    ):
         make(name, model, layers)
 
 
