@@ -57,27 +57,36 @@ def merge_to_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sides) if len(sides) < 2 else (sides[0], math.prod(sides[1:]))
 
 
+def copy_layers(layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """Return a copy.
+
+    Raises:
+        UserError: these are no layers by name.
+    """
+    if not isinstance(layers, Mapping) or not all(isinstance(layer, Layer) for layer in layers.values()):
+        raise UserError("layers: must be a dictionary of Layer by name; set layers to what layers_of(…) returns")
+    return dict(layers)
+
+
 def read_layers(layers: Mapping[str, Layer], names: Iterable[str]) -> dict[str, Layer]:
-    """Return layers whose parameters are all there.
+    """Return a copy of layers whose parameters are all there.
 
     Args:
         layers: by module name.
         names: of the parameters.
 
     Raises:
-        UserError: a parameter of a layer is missing, or these are no layers.
+        UserError: a parameter of a layer is missing, or these are no layers by name.
     """
-    if not isinstance(layers, Mapping) or not all(isinstance(layer, Layer) for layer in layers.values()):
-        raise UserError("layers: must be a dictionary of Layer by name; set layers to what layers_of(…) returns")
-    own = list(names)
-    for name, layer in layers.items():
+    found, own = copy_layers(layers), list(names)
+    for name, layer in found.items():
         if missing := [parameter for parameter in layer.parameters if parameter not in own]:
             raise UserError(
                 f"layers: {', '.join(missing)} of layer {name} is not among the parameters, which are "
                 f"{', '.join(own[:3])}{', …' * (len(own) > 3)}; take layers and parameters from the same model, and "
                 "leave layers out whose parameters are frozen, tied, or another optimizer's"
             )
-    return dict(layers)
+    return found
 
 
 def turn_shapes(layers: Mapping[str, Layer], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

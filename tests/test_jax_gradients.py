@@ -133,8 +133,11 @@ def test_another_number_of_devices_is_refused() -> None:
         (["comm=fp8 comm.feedback=true"], {}, "comm=fp8 comm.feedback=true: pass each setting as an argument"),
         (["comm=fp8"], {"kinds": {"e": "linear"}}, "kinds: no parameter e; the paths are a, b, c, d"),
         (["comm=fp8", "max_steps=3"], {}, "max_steps: is not read here"),
+        (["comm=fp8"], {"world": 2.0}, "world=2.0: set it to the number of devices"),
+        (["comm=fp8"], {"world": 0}, "world=0: set it to the number of devices"),
+        (["comm=fp8"], {"axis": ["batch"]}, r"axis=\['batch'\]: set it to the name of an axis"),
     ],
 )
 def test_refused(words: list[str], options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match="^" + says.split(";")[0]):
-        exchange_gradients(PARAMS, *words, world=4, **options)
+        exchange_gradients(PARAMS, *words, **{"world": 4} | options)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed
 
 from suite.contract import Layer, UserError
-from suite.optimizers._base.torch import Chosen, Optimizer, by_name
+from suite.optimizers._base.torch import Chosen, Optimizer, by_name, widen_type
 from suite.optimizers._plan import read_layers
 
 Tree = dict[str, Tensor]
@@ -68,10 +68,15 @@ class Observing(Optimizer[Chosen]):
         """Take over the observed layers; return the parameters by name.
 
         Raises:
-            UserError: the parameters have no names, or a layer has one that is not among them.
+            UserError: the parameters have no names, a layer has one that is not among them, or their types differ.
         """
         named = by_name(self)
         self.layers = read_layers(layers, named)
+        kinds = {widen_type(named[name].dtype): name for layer in layers.values() for name in layer.parameters}
+        if len(kinds) > 1:
+            raise UserError(
+                f"layers: {' and '.join(kinds.values())} have different types; convert the model to one type"
+            )
         return named
 
     def observe(self, taps: Mapping[tuple[str, int], tuple[Tensor, Tensor]], weight: Tensor) -> Tree:

@@ -43,7 +43,7 @@ class MuonPlan:
             excluded = [name for name in known if layers[name].kind == "linear"][-1:]
         if unknown := sorted(set(excluded) - set(known)):
             raise UserError(
-                f"optimizer.excluded: {', '.join(unknown)} is no linear layer or convolution of this task; "
+                f"optimizer.excluded: {', '.join(unknown)} is no linear layer or convolution; "
                 f"there are {', '.join(known)}"
             )
         weights = [layers[name].parameters[0] for name in known if name not in excluded]

@@ -23,7 +23,7 @@ from suite.optimizers._base.torch import (
 )
 from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_checks import is_sharded
-from suite.optimizers._plan import read_layers
+from suite.optimizers._plan import copy_layers, read_layers
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -54,9 +54,11 @@ class Muon(Optimizer[Settings]):
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         **settings: Any,
     ):
-        self.layers = layers
+        self.layers = copy_layers(layers)
         super().__init__(parameters, take_settings(Settings, lr, settings), FIXED)
-        read_layers(layers, by_name(self))
+        own = by_name(self)
+        present = {name: layer for name, layer in layers.items() if not own.keys().isdisjoint(layer.parameters)}
+        read_layers(present or layers, own)  # others may come with groups that are added later
 
     def _begin(self, group: dict[str, Any]) -> None:
         named = by_name(self)

@@ -110,6 +110,8 @@ def _bound(covers: list[Array], grad: Array, variant: str) -> tuple[Array, list[
 
 def _largest(value: Array) -> list[Array]:
     """Find every slice's largest element, by axis. Each axis is reduced before the next: two passes over the whole."""
+    if not value.size:  # there is no largest element
+        return _covers(value)
     maxima, rest = [], value
     for axis in range(value.ndim - 1):
         maxima.append(rest.max(tuple(range(axis + 1, value.ndim)), keepdims=True))

@@ -45,7 +45,7 @@ def vogn(
     chosen = validate_settings(Settings, "vogn", settings)
     checked = chosen.beta2, chosen.prior_precision, chosen.damping, chosen.tempering, chosen.tempering_start
     if not any(is_traced(value) or callable(value) for value in checked):  # these have no value yet
-        check(chosen)
+        check(chosen, samples)
     rule = VOGN(VOGNPlan(layers, shapes), turn_shapes(layers, shapes), samples, chosen.draws)
     return Optimizer(
         rule.init,

@@ -38,12 +38,14 @@ class VOGNPlan(Plan):
         return ("statistics",)
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, samples: int) -> None:
     """Reject settings with which a variance or an average has no meaning.
 
     Raises:
         UserError: naming them.
     """
+    if samples < 1:
+        raise UserError(f"VOGN(samples={samples}): set it to the number of samples of the training split")
     least, most = sorted((settings.tempering, settings.tempering_start))
     if least <= 0 or most * settings.beta2 > 1:
         raise UserError(

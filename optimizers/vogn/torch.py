@@ -60,7 +60,7 @@ class VOGN(Observing[Settings]):
         **settings: Any,
     ):
         chosen = take_settings(Settings, lr, settings)
-        check(chosen)
+        check(chosen, samples)
         super().__init__(parameters, chosen, ["draws"])
         self.samples = samples
         self.squared: Tree = {}  # the squares that `absorb` was given for the next step

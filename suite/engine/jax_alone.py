@@ -25,6 +25,7 @@ from jax import Array
 from suite.contract import UserError
 from suite.engine.jax_layers import Tap, layers_of, tap_modules
 from suite.engine.jax_step import Calls
+from suite.engine.layers import check_input
 from suite.optimizers._base.jax import Optimizer, full_precision, name_leaves, widen_floats, widen_type
 
 __all__ = ["layers_of", "observing", "shapes_of"]
@@ -93,6 +94,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
 
         gradient = jax.value_and_grad(probed, (0, 1), has_aux=True)
         (value, inputs), (grads, slopes) = gradient(weights, probes)
+        for (name, _), x in inputs.items():
+            check_input(name, optimizer.layers[name], x.shape)
         lengths = {name: len(x) for (name, _), x in inputs.items()}
         if len({*lengths.values()}) > 1:
             raise UserError(

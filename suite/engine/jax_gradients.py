@@ -50,9 +50,14 @@ def exchange_gradients(
         seed: of codecs that round at random.
 
     Raises:
-        UserError: an override is no setting of the exchange of gradients, parts do not fit together, or the axes or
-            kinds are missing.
+        UserError: an override is no setting of the exchange of gradients, parts do not fit together, `world` or the
+            axes are not what they should be, or the kinds are missing.
     """
+    if not isinstance(world, int) or world < 1:
+        raise UserError(f"world={world}: set it to the number of devices along the axis")
+    axes = (axis,) if isinstance(axis, str) else axis
+    if not isinstance(axes, tuple) or not all(isinstance(one, str) for one in axes):
+        raise UserError(f"axis={axis!r}: set it to the name of an axis of the mesh, or to a tuple of names")
     comm = compose_mode(*overrides, more=("bucket_mib",))
     sizes = {name: tuple(value.shape) for name, value in name_leaves(params).items()}
     if comm.kinds and kinds is None:
@@ -62,7 +67,6 @@ def exchange_gradients(
     if unknown := set(kinds or ()) - sizes.keys():
         raise UserError(f"kinds: no parameter {min(unknown)}; the paths are {', '.join(sizes)}")
     channels = setup.make_channels(comm, Description(sizes, kinds or {}), world, "jax")
-    axes = (axis,) if isinstance(axis, str) else axis
     if channels.locals and axes != AXIS:
         raise UserError(f"comm={comm.name}: distinguishes hosts; make a mesh with the axes {AXIS}, and set axis={AXIS}")
     return GradientExchange(params, channels, world, axes, seed)

@@ -16,6 +16,7 @@ from suite.engine.layers import Layers
 from suite.optimizers._base.jax import name_leaves
 
 Tap = Callable[[str, Array, Array], Array]
+REASON = "of no module that is supported; a convolution must be 2-D and square, without groups and dilation"
 
 
 def layers_of(loss: Callable[..., Any], params: Any, *arguments: Any) -> Layers:
@@ -37,7 +38,7 @@ def layers_of(loss: Callable[..., Any], params: Any, *arguments: Any) -> Layers:
 
     def trace(params: Any) -> Any:
         def note(name: str, layer: Layer, x: Array, y: Array) -> Array:
-            bias = tuple(other for other in names if other == f"{name}.bias")
+            bias = tuple(other for other in names if other == (f"{name}.bias" if name else "bias"))
             weight = next(other for other in names if other.rpartition(".")[0] == name and other not in bias)
             found[name] = replace(layer, parameters=(weight, *bias))
             return y
@@ -47,7 +48,7 @@ def layers_of(loss: Callable[..., Any], params: Any, *arguments: Any) -> Layers:
 
     jax.eval_shape(trace, params)
     covered = {name for layer in found.values() for name in layer.parameters}
-    return Layers(found, {name: "of no module that is supported" for name in names if name not in covered})
+    return Layers(found, dict.fromkeys((name for name in names if name not in covered), REASON))
 
 
 @contextlib.contextmanager

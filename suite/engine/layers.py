@@ -1,6 +1,13 @@
 """Layers that `layers_of` finds in a model, in torch and in jax."""
 
-from suite.contract import Layer
+from suite.contract import Layer, UserError
+
+AXES = {
+    "linear": 2,
+    "conv2d": 4,
+    "embedding": 1,
+    "batchnorm": 2,
+}  # the fewest that an input has, that of samples included
 
 
 class Layers(dict[str, Layer]):
@@ -23,3 +30,15 @@ class Layers(dict[str, Layer]):
         rows += [(name, f"no layer: {reason}") for name, reason in self.rest.items()]
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:{width}}  {what}" for name, what in rows)
+
+
+def check_input(name: str, layer: Layer, shape: tuple[int, ...]) -> None:
+    """Check that the input of an observed layer has samples.
+
+    Raises:
+        UserError: it has no axis for them, or none.
+    """
+    if len(shape) < AXES[layer.kind]:
+        raise UserError(f"layer {name}: its input {shape} has no axis for samples; add one in front, as in x[None]")
+    if not shape[0]:
+        raise UserError(f"layer {name}: its input {shape} has no samples; leave out empty batches")

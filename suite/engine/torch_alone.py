@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract import Layer, UserError
+from suite.engine.layers import check_input
 from suite.engine.torch_layers import layers_of
 from suite.engine.torch_taps import Taps, tap_layers
 from suite.optimizers._base.torch import widen_floats
@@ -61,9 +62,13 @@ def observed(
             gradient and was not called, or was called in several passes.
     """
     inner = optimizer.optimizer if isinstance(optimizer, Wrapper) else optimizer
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise UserError(f"observed: {type(inner).__name__} is no optimizer; write observed(model, optimizer)")
     if not isinstance(inner, Observing):
         raise UserError(f"observed: {type(inner).__name__} needs no more than the gradient; leave it out")
-    model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    if counted is not None and counted < 1:
+        raise UserError(f"observed: counted={counted}; set it to the number of terms that the loss is a mean over")
+    model = _find_model(model, inner.layers)
     tapped = inner.layers if inner.due() else {}
     modules = _find_modules(model, inner.layers)
     total: dict[str, Tensor] = {}
@@ -79,6 +84,8 @@ def observed(
                 "checkpoint with use_reentrant=False"
             )
         observed_layers.add(name)
+        for (layer, _), (x, _) in taps.items():
+            check_input(layer, inner.layers[layer], tuple(x.shape))
         if samples not in (0, len(first)):
             raise UserError(
                 f"observed: the first axis of layer {name} has length {len(first)}, that of another layer {samples}; "
@@ -101,6 +108,15 @@ def observed(
     inner.scaled = scaler is not None
     if samples:
         inner.see(total, samples)
+
+
+def _find_model(model: nn.Module, layers: Mapping[str, Layer]) -> nn.Module:
+    """Return the model after which the layers are named: DistributedDataParallel, or the one that it wraps."""
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return model
+    wrapped = dict(model.named_modules())
+    outside = all(name in wrapped and name.partition(".")[0] == "module" for name in layers)
+    return model if outside else model.module
 
 
 def _find_modules(model: nn.Module, layers: Mapping[str, Layer]) -> dict[str, nn.Module]:

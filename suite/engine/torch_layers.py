@@ -34,7 +34,8 @@ def layers_of(model: nn.Module) -> Layers:
         if layer and not reasons:
             found[name] = layer
         else:
-            rest[name] = reasons[0] if reasons else f"{type(module).__name__}, with {', '.join(own)}"
+            kind = "Conv2d that is not ordinary" if isinstance(module, nn.Conv2d) else type(module).__name__
+            rest[name] = reasons[0] if reasons else f"{kind}, with {', '.join(own)}"
     return Layers(found, rest)
 
 
@@ -63,6 +64,8 @@ def _find_reasons(module: nn.Module, uses: Counter[int]) -> Iterator[str]:
     own = dict(module.named_parameters(recurse=False))
     if next(iter(own)) != "weight":
         yield "its weight is computed from other parameters"
+    if not all(parameter.numel() for parameter in own.values()):
+        yield "it is empty"
     if further := own.keys() - {"weight", "bias"}:
         yield f"it has a further parameter {', '.join(sorted(further))}"
     if tied := [name for name, parameter in own.items() if uses[id(parameter)] > 1]:

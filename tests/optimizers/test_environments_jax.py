@@ -274,6 +274,49 @@ def test_convolutions_embeddings_and_nested_vmap_are_found() -> None:
     assert statistics["image/in"].shape == (28, 28)
 
 
+def test_a_model_that_is_one_layer_has_its_weight_and_bias() -> None:
+    linen = pytest.importorskip("flax.linen", reason="flax is not installed")
+    equinox = pytest.importorskip("equinox", reason="equinox is not installed")
+    x, _ = batch()
+    model, single = linen.Dense(3), equinox.nn.Linear(5, 3, key=jax.random.key(0))
+    params = model.init(jax.random.key(0), x)["params"]
+    for value, loss, weight in (
+        (params, lambda params, x: jnp.square(model.apply({"params": params}, x)).mean(), "kernel"),
+        (single, lambda single, x: jnp.square(jax.vmap(single)(x)).mean(), "weight"),
+    ):
+        layers = layers_of(loss, value, x)
+        assert [layer.parameters for layer in layers.values()] == [(weight, "bias")] and not layers.rest
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_layers_without_parameters_are_refused(name: str) -> None:
+    params = start()
+    layers = {"first": Layer("linear", ("frist.weight", "first.bias"))}
+    with pytest.raises(UserError, match=r"^layers: frist\.weight of layer first is not among the parameters"):
+        make(name, params, layers).init(params)
+
+
+@pytest.mark.parametrize("name", OBSERVING)
+def test_inputs_without_samples_are_named(name: str) -> None:
+    params = {"first": {"weight": jnp.eye(5)}}
+    optimizer = make(name, params, {"first": Layer("linear", ("first.weight",))})
+
+    def loss(params: Any, x: Any, tap: Any) -> Any:
+        return jnp.square(tap("first", x, x @ params["first"]["weight"].T)).sum()
+
+    for x, says in (jnp.ones(5), "has no axis for samples"), (jnp.ones((0, 5)), "has no samples; leave out"):
+        with pytest.raises(UserError, match=f"^layer first: its input .* {says}"):
+            observing(loss, optimizer)(params, optimizer.init(params), x)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adamw", "lamb", "lars", "rmsprop", "shampoo", "sm3", "soap"])
+def test_empty_parameters_are_left_alone(name: str) -> None:
+    params = {"empty": jnp.zeros((3, 0)), "row": jnp.zeros(0), "weight": jnp.ones((2, 3))}
+    optimizer = make(name, params, {}, lr=0.1)
+    changes, _ = optimizer.update(params, optimizer.init(params), params)
+    assert {key: value.shape for key, value in changes.items()} == {key: value.shape for key, value in params.items()}
+
+
 def test_layers_inside_transforms_are_an_error() -> None:
     linen = pytest.importorskip("flax.linen", reason="flax is not installed")
 

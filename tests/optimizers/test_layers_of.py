@@ -7,10 +7,10 @@ from typing import Any
 import mlps
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from suite import load
-from suite.contract import UserError
+from suite.contract import Layer, UserError
 from suite.engine.layers import Layers
 from suite.engine.torch_alone import layers_of, observed
 
@@ -145,6 +145,76 @@ def test_layers_that_do_not_fit_are_named(name: str) -> None:
         match=r"1\.weight, 1\.bias of layer 1 is not among the parameters, which are 0\.weight, 0\.bias; take",
     ):
         make(name, model, layers)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_layers_of_another_model_are_refused(name: str) -> None:
+    """As after DistributedDataParallel, whose parameters are called module.…"""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    wrapped = nn.ModuleDict({"module": model})
+    for layers, parameters in (layers_of(model), wrapped), (layers_of(wrapped), model):
+        with pytest.raises(UserError, match=r"^layers: .*weight, .*bias of layer .* is not among the parameters"):
+            make(name, parameters, layers)
+    with pytest.raises(UserError, match=r"^layers: must be a dictionary of Layer by name; set layers to what"):
+        make(name, model, model)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^Layer: 'lineer' is no kind; choose one of linear, "):
+        Layer("lineer", ("0.weight",))
+
+
+def test_muon_takes_layers_of_groups_that_are_added_later() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2))
+    first, rest = list(model[0].named_parameters("0")), list(model[1].named_parameters("1"))
+    optimizer = load.load_half("suite.optimizers.muon", "torch").make(first, layers=layers_of(model), excluded=["2"])
+    optimizer.add_param_group({"params": rest})
+    assert list(optimizer.arrangement.sides) == ["0.weight", "1.weight"]
+
+
+@pytest.mark.parametrize("name", OBSERVING)
+def test_inputs_without_samples_are_named(name: str) -> None:
+    image = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(0))
+    cases: list[tuple[nn.Module, Tensor, str]] = [
+        (nn.Sequential(nn.Linear(3, 2)), torch.randn(3), r"\(3,\) has no axis for samples; add one in front"),
+        (nn.Sequential(nn.Linear(3, 2)), torch.randn(0, 3), r"\(0, 3\) has no samples; leave out empty batches"),
+        (image, torch.randn(2, 5, 5), r"\(2, 5, 5\) has no axis for samples"),
+    ]
+    for model, x, says in cases:
+        with pytest.raises(UserError, match=f"layer 0: its input {says}"):
+            observe(model, make(name, model, layers_of(model)), x)
+
+
+@pytest.mark.parametrize("name", OBSERVING)
+def test_misused_arguments_are_named(name: str) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3)), torch.randn(4, 3)
+    optimizer = make(name, model, layers_of(model))
+    with pytest.raises(UserError, match=r"observed: Sequential is no optimizer; write observed\(model, optimizer\)"):
+        observe(optimizer, model, x)  # type: ignore[arg-type]
+    with (
+        pytest.raises(UserError, match="counted=0; set it to the number of terms"),
+        observed(model, optimizer, counted=0),
+    ):
+        pass
+    mixed = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, dtype=torch.float64))
+    with pytest.raises(UserError, match="have different types; convert the model to one type"):
+        make(name, mixed, layers_of(mixed))
+
+
+def test_a_wrapped_model_or_the_one_inside_names_the_layers() -> None:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        ends = []
+        for inside in (True, False):
+            torch.manual_seed(0)
+            model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)))
+            named = model.module if inside else model
+            optimizer = make("kfac", named, layers_of(named))
+            for _ in range(2):
+                optimizer.zero_grad()
+                observe(model, optimizer, torch.ones(4, 3))
+                optimizer.step()
+            ends.append(model.module[0].weight.detach())
+        assert torch.equal(*ends)
+    finally:
+        distributed.destroy_process_group()
 
 
 def observe(model: nn.Module, optimizer: torch.optim.Optimizer, *calls: Tensor) -> None:
