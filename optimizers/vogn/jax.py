@@ -14,7 +14,7 @@ from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, is_traced, make_statistics_error, validate_settings, widen_floats
 from suite.optimizers._plan import turn_shapes
 from suite.optimizers.vogn.jax_squares import sum_squared_gradients, unfold_tap
-from suite.optimizers.vogn.plan import VOGNPlan, check
+from suite.optimizers.vogn.plan import VOGNPlan, check, check_samples
 from suite.optimizers.vogn.settings import Settings
 
 Tree = dict[str, Array]
@@ -45,7 +45,8 @@ def vogn(
     chosen = validate_settings(Settings, "vogn", settings)
     checked = chosen.beta2, chosen.prior_precision, chosen.damping, chosen.tempering, chosen.tempering_start
     if not any(is_traced(value) or callable(value) for value in checked):  # these have no value yet
-        check(chosen, samples)
+        check(chosen)
+    check_samples(samples)
     rule = VOGN(VOGNPlan(layers, shapes), turn_shapes(layers, shapes), samples, chosen.draws)
     return Optimizer(
         rule.init,

@@ -38,14 +38,22 @@ class VOGNPlan(Plan):
         return ("statistics",)
 
 
-def check(settings: Settings, samples: int) -> None:
+def check_samples(samples: int) -> None:
+    """Check the number of samples of the training split.
+
+    Raises:
+        UserError: there are none.
+    """
+    if samples < 1:
+        raise UserError(f"VOGN(samples={samples}): set it to the number of samples of the training split")
+
+
+def check(settings: Settings) -> None:
     """Reject settings with which a variance or an average has no meaning.
 
     Raises:
         UserError: naming them.
     """
-    if samples < 1:
-        raise UserError(f"VOGN(samples={samples}): set it to the number of samples of the training split")
     least, most = sorted((settings.tempering, settings.tempering_start))
     if least <= 0 or most * settings.beta2 > 1:
         raise UserError(

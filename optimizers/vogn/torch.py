@@ -19,7 +19,7 @@ from suite.optimizers._base.torch import (
     widen_floats,
 )
 from suite.optimizers._base.torch_observing import Observing
-from suite.optimizers.vogn.plan import VOGNPlan, check
+from suite.optimizers.vogn.plan import VOGNPlan, check, check_samples
 from suite.optimizers.vogn.settings import Settings
 from suite.optimizers.vogn.torch_flat import draw_normal, group_tensors, join_tensors, split_vector
 from suite.optimizers.vogn.torch_squares import sum_squared_gradients, unfold_tap
@@ -60,7 +60,8 @@ class VOGN(Observing[Settings]):
         **settings: Any,
     ):
         chosen = take_settings(Settings, lr, settings)
-        check(chosen, samples)
+        check(chosen)
+        check_samples(samples)
         super().__init__(parameters, chosen, ["draws"])
         self.samples = samples
         self.squared: Tree = {}  # the squares that `absorb` was given for the next step

@@ -296,6 +296,11 @@ def test_layers_without_parameters_are_refused(name: str) -> None:
         make(name, params, layers).init(params)
 
 
+def test_vogn_needs_samples() -> None:
+    with pytest.raises(UserError, match=r"^VOGN\(samples=0\): set it to the number of samples of the training split"):
+        make("vogn", start(), LAYERS, samples=0)
+
+
 @pytest.mark.parametrize("name", OBSERVING)
 def test_inputs_without_samples_are_named(name: str) -> None:
     params = {"first": {"weight": jnp.eye(5)}}
