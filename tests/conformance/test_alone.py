@@ -220,7 +220,7 @@ def test_a_group_is_treated_as_if_it_were_alone(name: str) -> None:
     names = "0.weight", "4.weight", "4.bias"
     first, *second = (torch.nn.Parameter(torch.tensor(start[key])) for key in names)
     others = [torch.nn.Parameter(torch.tensor(start[key])) for key in names[1:]]
-    settings = make([("first", torch.nn.Parameter(torch.ones(2, 2)))], **given).param_groups[0]
+    settings = make([("4.weight", torch.nn.Parameter(torch.ones(2, 2)))], **given).param_groups[0]
     numbers = {key: value for key, value in settings.items() if isinstance(value, float)}
     edits = {key: EDITS.get(key, value / 2 if value else 0.4) for key, value in numbers.items()}
     groups = [
