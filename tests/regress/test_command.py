@@ -258,6 +258,7 @@ def test_a_missing_commit_is_explained_with_the_command_that_mends_it(
         assert code == 2 and reason in text and text.count("\n") == 1, text
     monkeypatch.chdir(here)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # the user's may trust every directory
     code, text = suite("regress", "HEAD", *RUN)
     assert (
         code == 2 and "dubious ownership" in text and f"run `git config --global --add safe.directory {here}`" in text
