@@ -80,10 +80,9 @@ class Reduce:
     def bucket(self, name: str, channel: Channel, values: Tree) -> Tree:
         """Return the mean over ranks of values that are sent together."""
         first, part = next(iter(values.items()))
-        joined = (
-            self.sums.pop(first) if part._base is not None and part._base is self.sums.get(first) else _flat(values)
-        )
-        return _cut(channel.topology.mean(name, joined, **self._parts(channel)), values)
+        made = first in self.sums and part._base is self.sums[first]
+        flat = self.sums.pop(first) if made else _flat(values)
+        return _cut(channel.topology.mean(name, flat, **self._parts(channel)), values)
 
     def code(self, values: Tree) -> None:
         """Encode and decode gradients bucket by bucket, to measure the time; nothing is sent."""

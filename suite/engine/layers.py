@@ -2,12 +2,7 @@
 
 from suite.contract import Layer, UserError
 
-AXES = {
-    "linear": 2,
-    "conv2d": 4,
-    "embedding": 1,
-    "batchnorm": 2,
-}  # the fewest that an input has, that of samples included
+AXES = {"linear": 2, "conv2d": 4, "embedding": 1, "batchnorm": 2}  # fewest of an input, that of samples included
 
 
 class Layers(dict[str, Layer]):
