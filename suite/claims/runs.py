@@ -154,15 +154,19 @@ def run_check(claim: Claim, check: Check, seed: int, overrides: Sequence[str], *
     return None if None in made else [folder for folders in made for folder in folders or []]
 
 
-def _run_suite(words: str, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
+def _run_suite(text: str, seed: int, overrides: Sequence[str], *, keep: bool) -> list[Path] | None:
     before = set(Path("runs").glob("*/*/result.json"))
-    chosen = shlex.split(words)
+    chosen = shlex.split(text)
     # a baseline is no network, and has no weights to save
     unsaved = [] if any(word.startswith("baseline=") for word in chosen) else ["save=none"]
-    code = _process(["-m", "suite", *chosen, *overrides, f"seed={seed}", "track=none", *unsaved])
+    words = [*chosen, *overrides, f"seed={seed}", "track=none", *unsaved]
+    typed = {word.removeprefix("+") for word in words}
+    code = _process(["-m", "suite", *words])
     if code == 2:
-        raise UserError(f"suite {words} was rejected: {_last_message()}")
+        raise UserError(f"suite {text} was rejected: {_last_message()}")
     new = sorted(set(Path("runs").glob("*/*/result.json")) - before)
+    if len(new) > 1:  # another command has ended a run in the meantime
+        new = [path for path in new if {*shlex.split(disk.read_json(path)["command"])} == {"suite", *typed}]
     if keep and new:
         _keep_run(new[-1])
     # a run that diverged has a result, too

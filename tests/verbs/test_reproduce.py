@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,6 +135,23 @@ def test_a_baseline_has_no_weights_to_leave_out(words: str, saved: list[str], cl
     monkeypatch.setattr(runs, "_process", lambda command: typed.append(command) or 0)
     runs._run_suite(words, 3, [], keep=False)
     assert typed[0][-1 - len(saved) :] == ["track=none", *saved]
+
+
+def test_a_run_that_another_command_ended_meanwhile_is_not_taken(tmp_path, monkeypatch):
+    from suite.claims import runs
+
+    def end_both(command: list[str]) -> int:
+        for folder, words in ("a", command[2:]), ("b", [*command[2:], "max_steps=3"]), ("c", ["task=bert"]):
+            (path := Path("runs/frnn") / folder / "result.json").parent.mkdir(parents=True)
+            path.write_text(json.dumps({"command": shlex.join(["suite", *(word.removeprefix("+") for word in words)])}))
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "_process", end_both)
+    kept: list[Path] = []
+    monkeypatch.setattr(runs, "_keep_run", kept.append)
+    made = runs._run_suite("+task=frnn optimizer=sgd", 3, ["task.data=simulated"], keep=True)
+    assert made == [Path("runs/frnn/a")] and kept == [Path("runs/frnn/a/result.json")]
 
 
 def test_a_check_says_which_runs_do_not_count_and_which_data_further_seeds_need(capsys, tmp_path, monkeypatch):
