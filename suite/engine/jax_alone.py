@@ -52,7 +52,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         A function of (params, state, *arguments) that returns (loss, gradients, statistics).
 
     Raises:
-        UserError: the optimizer uses the gradient only, or the loss does not call a layer.
+        UserError: the optimizer uses the gradient only, `counted` is below 1, the loss does not call a layer, or a
+            layer's input has no samples.
     """
     if "observe" not in vars(optimizer):
         raise UserError(
@@ -62,6 +63,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
 
     if not optimizer.layers:
         raise UserError("observing: the optimizer has no layers; print(layers_of(loss, params, …)) shows why")
+    if counted is not None and counted < 1:
+        raise UserError(f"observing: counted={counted}; set it to the number of terms that the loss is a mean over")
     by_hand = "tap" in inspect.signature(loss).parameters
 
     def run(params: Any, arguments: tuple[Any, ...], tap: Tap) -> Array:

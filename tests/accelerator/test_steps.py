@@ -29,6 +29,7 @@ WAITS = {"soap": (6, 0, 0), "shampoo": (7, 0, 7)}
 MOVES = 180  # waits of a step in which blocks of sparse matrices move, which the host decides
 STAGED = 2**16  # bytes that CUDA copies without a wait, also from memory that is not pinned
 ROUNDING = 1e-5  # some functions have other methods off the CPU
+NEAR = 1e-6  # largest difference in float64, but for those that are loose
 # largest share of the movement by which weights differ, because convolutions and attention have other kernels; a
 # normalised step magnifies rounding
 SHARES = {"float64": 1e-5, "float32": 0.3, "bfloat16": 0.5}
@@ -87,7 +88,7 @@ def test_every_optimizer_trains_every_task(on_device: Callable[..., Any], task: 
     cases = {name: (name, task, 0, precision) for name in engines.INSIDE}
     for name, case in on_device("accelerator.steps.measure", cases, 2).items():
         waits = [FIRST] * 3 if name == "soap" else []
-        check(case, *waits, near=math.inf)
+        check(case, *waits, near=NEAR if precision == "float64" and name not in LOOSE else math.inf)
         assert case["share"] <= max(SHARES[precision], LOOSE.get(name, 0.0)), name
 
 

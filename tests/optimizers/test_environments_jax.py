@@ -309,6 +309,8 @@ def test_inputs_without_samples_are_named(name: str) -> None:
     def loss(params: Any, x: Any, tap: Any) -> Any:
         return jnp.square(tap("first", x, x @ params["first"]["weight"].T)).sum()
 
+    with pytest.raises(UserError, match=r"^observing: counted=0; set it to the number of terms"):
+        observing(loss, optimizer, counted=0)
     for x, says in (jnp.ones(5), "has no axis for samples"), (jnp.ones((0, 5)), "has no samples; leave out"):
         with pytest.raises(UserError, match=f"^layer first: its input .* {says}"):
             observing(loss, optimizer)(params, optimizer.init(params), x)

@@ -313,6 +313,13 @@ def test_zeroed_gradients_take_their_statistics_with_them() -> None:
     assert torch.equal(*ends)
 
 
+def test_empty_layers_and_grouped_convolutions_are_none() -> None:
+    assert layers_of(nn.Sequential(nn.Linear(4, 0), nn.Conv2d(2, 2, 3, groups=2))).rest == {
+        "0": "it is empty",
+        "1": "Conv2d that is not ordinary, with weight, bias",
+    }
+
+
 def test_a_layer_with_further_parameters_is_none() -> None:
     layer = nn.Linear(3, 3)
     layer.gain = nn.Parameter(torch.ones(3))
