@@ -58,9 +58,9 @@ def observed(
         scaler: what scales the loss inside the context, if anything does.
 
     Raises:
-        UserError: the optimizer uses the gradient only, or is none; `counted` is below 1; the model is compiled or lacks
-            one of the layers; a layer's input has no samples; a layer has a gradient and was not called, or was called
-            in several passes.
+        UserError: the optimizer uses the gradient only, or is none; `counted` is below 1; the model is compiled or
+            lacks one of the layers; a layer's input has no samples; a layer has a gradient and was not called, or was
+            called in several passes.
     """
     inner = optimizer.optimizer if isinstance(optimizer, Wrapper) else optimizer
     if not isinstance(inner, torch.optim.Optimizer):

@@ -328,7 +328,7 @@ def _check_types(node: Mapping[str, Plain], defaults: Mapping[str, Plain], group
         kind = type(default).__name__
         allowed = ("int", "float") if kind == "float" else (kind,)
         if type(value).__name__ not in allowed:
-            raise UserError(f"{group}.{name}={value!r}: must be of type {kind}, like its default {default}")
+            raise UserError(f"{group}.{name}={value}: must be of type {kind}, like its default {default}")
 
 
 def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Plain]:
