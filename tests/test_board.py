@@ -68,6 +68,14 @@ def test_unlike_conditions_never_rank_together(other, differs):
     assert all(len(group.entries) == 1 for group in groups)
 
 
+def test_the_same_number_written_in_two_ways_is_one_condition(tmp_path):
+    whole = result(seed=1, targets=[{**result()["targets"][0], "value": 85}], samples={"train": 1437, "valid": 360.0})
+    results = [result(samples={"train": 1437.0, "valid": 360}), whole]
+    (group,) = rank_results(results).groups
+    assert len(group.entries[0].results) == 2
+    assert page(results, tmp_path).count('class="ladder"') == 1
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [

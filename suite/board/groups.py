@@ -260,4 +260,4 @@ def _is_shown(key: str) -> bool:
 
 
 def _digest(result: Result) -> str:
-    return hashlib.sha256(format_condition(result).encode()).hexdigest()[:16] + ".json"
+    return hashlib.sha256(json.dumps(result, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16] + ".json"

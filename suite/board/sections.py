@@ -1,6 +1,5 @@
 """Ladders of targets: the groups that differ only in the target, with the hardest target first."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +7,7 @@ from functools import cached_property
 from suite.board.contest import Contest, compare_rows
 from suite.board.groups import Group
 from suite.board.rows import Entry
+from suite.entries.condition import format_condition
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def make_sections(groups: Iterable[Group]) -> list[Section]:
     """
     conditions: dict[str, list[Group]] = {}
     for group in groups:
-        conditions.setdefault(json.dumps(group.conditions, sort_keys=True), []).append(group)
+        conditions.setdefault(format_condition(group.conditions), []).append(group)
     return [section for alike in conditions.values() for section in _split(sorted(alike, key=_ease))]
 
 

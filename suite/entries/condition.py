@@ -103,5 +103,14 @@ def read_rung(target: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_condition(value: Any) -> str:
-    """A value as JSON; equal values give equal text."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    """A value as JSON; equal values give equal text: `10` and `10.0`, which a result may contain for one target."""
+    return json.dumps(_shorten_numbers(value), sort_keys=True, ensure_ascii=False)
+
+
+def _shorten_numbers(value: Any) -> Any:
+    """Replace whole numbers that are floats by integers."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _shorten_numbers(item) for key, item in value.items()}
+    return [_shorten_numbers(item) for item in value] if isinstance(value, list | tuple) else value
