@@ -47,7 +47,8 @@ def test_a_leader_is_named_only_if_the_seeds_say_so():
     missed = [*seeds("kfac", 1, 2, kind="exhausted"), *seeds("sgd", 1, 2, kind="diverged")]
     assert line(missed)[2:] == ["kfac > 400 (2 seeds), sgd no ratio: a target was missed", "not reached"]
     equal = [some for name in ("a", "b", "c", "d") for some in seeds(name, *[100, 120] * 4)]
-    assert line(equal)[3] == "any of 4" and line(equal[:16])[3] == "a or b"
+    assert line(equal)[3] == "any of 4" and line(equal[:24])[3] == "a, b or c"
+    assert line(equal[:16])[3] == "a or b"
 
 
 def test_untuned_results_and_single_optimizers_are_not_in_the_table():

@@ -9,7 +9,7 @@ from pathlib import Path
 from suite.board.contest import Contest
 from suite.board.groups import Leaderboard, rank_results
 from suite.board.sections import Section, make_sections
-from suite.board.site.text import MOST_NAMED, format_ratio, format_steps, has_few_seeds
+from suite.board.site.text import MOST_NAMED, format_ratio, format_steps, has_few_seeds, join_names
 from suite.contract import UserError
 from suite.entries import intake
 
@@ -92,7 +92,7 @@ def _leader(contest: Contest) -> str:
     names = contest.possible_leaders
     if len(names) > MOST_NAMED:
         return f"any of {len(names)}"
-    return " or ".join(names)
+    return join_names(names)
 
 
 def _plain(text: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from suite.board.contest import Competitor, Contest
@@ -139,13 +140,18 @@ def tell_story(contest: Contest) -> str:
     if has_few_seeds(contest):
         story = f"Too few seeds to rank; {first.optimizer} was first"
     elif len(leaders) <= MOST_NAMED:
-        story = f"{' or '.join(leaders)} {'may lead' if len(leaders) > 1 else 'leads'}"
+        story = f"{join_names(leaders)} {'may lead' if len(leaders) > 1 else 'leads'}"
     ratios: dict[str, Ratio] = {}
     for one in [one for one in others if one.kind == "behind"] or others:
         if one.ratio and _is_bounded(one.ratio) and one.optimizer != first.optimizer:
             ratios.setdefault(one.optimizer, one.ratio)
     needs = ", ".join(f"{name} needs {format_ratio(ratio)}" for name, ratio in list(ratios.items())[:2])
     return f"{story}; {needs} the steps of {first.optimizer}." if needs else f"{story}."
+
+
+def join_names(names: Sequence[str]) -> str:
+    """`a`, `a or b`, or `a, b or c`."""
+    return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def format_value(content: Any) -> str:
