@@ -218,10 +218,27 @@ def test_interrupted_runs_are_shown_but_tell_nothing(tmp_path):
     assert "no finished run" in text and "1 interrupted" in text
 
 
+def test_the_remark_on_the_data_is_that_of_most_results():
+    loud = {**result(seed=9), "data": {**result()["data"], "note": "  these results reproduce ImageNet"}}
+    (group,) = rank_results([result(seed=0), result(seed=1), loud]).groups
+    assert group.note == result()["data"]["note"]
+
+
 def test_repeats_of_a_seed_are_one_seed():
     repeats = [result(step=step, execution=str(step)) for step in (90, 100, 500)]
     entry = rank_results([*repeats, result(seed=1, step=300)]).groups[0].entries[0]
     assert (steps(entry).n, steps(entry).median, len(entry.results)) == (2, 200, 4)
+
+
+def test_the_better_of_two_executions_is_not_their_median():
+    pair = [result(step=step, execution=str(step), every=step // 10) for step in (90, 110)]
+    (entry,) = rank_results(pair).groups[0].entries
+    assert (steps(entry).n, steps(entry).median) == (1, 100)
+    (seed,) = entry.seeds.values()
+    assert (seed.spent, seed.earliest) == (100, 91)  # the means of 90 and 110, and of 82 and 100
+    for miss in (result(kind="exhausted", budget=400, execution="b"), result(kind="diverged", execution="b")):
+        (entry,) = rank_results([pair[0], miss]).groups[0].entries
+        assert (steps(entry).n, steps(entry).hits) == (1, 0)
 
 
 def test_a_row_names_only_the_settings_that_set_it_apart():

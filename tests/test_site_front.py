@@ -36,7 +36,7 @@ def test_the_story_is_about_those_that_are_behind(tmp_path):
     near = [*seeds("kfac", *[100, 150, 90, 120] * 2), *seeds("lamb", *[120, 110, 130, 100] * 2)]
     index = site([*near, *seeds("sgd", *range(500, 508), budget=900)], tmp_path)["index.html"]
     assert re.search(r"kfac or lamb may lead; sgd needs 4\.\d+ × \([\d. to]+\) the steps of kfac\.<", index)
-    assert "exploratory, 8 seeds, 24 results" in index
+    assert "exploratory, 8 seeds; 24 results in all" in index
 
 
 def test_a_registered_ladder_says_so(tmp_path, monkeypatch):

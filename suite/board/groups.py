@@ -8,7 +8,7 @@ missed the target, diverged or failed count. The same results give the same lead
 import hashlib
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -210,10 +210,16 @@ def _group(condition: dict[str, Any], files: dict[str, Result], rows: dict[str, 
         name=f"{condition['task']}-{hashlib.sha256(format_condition(condition).encode()).hexdigest()[:8]}",
         entries=_ranked(entries),
         published=tuple(sorted({id for result in files.values() for id in result["published"]})),
-        note=min(result["data"]["note"] for result in files.values()),
+        note=_choose_note(files.values()),
         superseded_by=_find_successor(next(iter(files.values()))),  # the others have the same version and settings
         **condition,
     )
+
+
+def _choose_note(results: Iterable[Result]) -> str:
+    """Return the remark on the data that most results have; a single result does not change the others'."""
+    counts = Counter(result["data"]["note"] for result in results)
+    return min(counts, key=lambda note: (-counts[note], note))
 
 
 def _find_successor(result: Result) -> str | None:

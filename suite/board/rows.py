@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, median_low
+from statistics import median
 from typing import Any
 
 from suite.entries.command import show_command
@@ -18,6 +18,7 @@ from suite.statistics.summary import Observation, Summary, summarize_seeds
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
 Seeds = dict[int, Observation]
+Execution = tuple[bool, float, float]  # missed, spent, earliest: misses sort last
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _score(results: list[Result], target: dict[str, Any] | None) -> float | None
     """Return the median of the target's metric at the last evaluations."""
     values = [result["curve"][-1]["metrics"].get(target["metric"]) for result in results if target and result["curve"]]
     defined = [value for value in values if value is not None]
-    return median_low(defined) if defined else None
+    return median(defined) if defined else None
 
 
 def _crossing(result: Result, target: dict[str, Any] | None) -> Crossing | None:
@@ -152,8 +153,7 @@ def _crossing(result: Result, target: dict[str, Any] | None) -> Crossing | None:
 
 def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> Seeds:
     """Return what each seed spent to the target: the median of its executions. Interrupted runs do not count."""
-    # (missed, spent, earliest), so that misses sort last
-    executions: dict[int, list[tuple[bool, float, float]]] = defaultdict(list)
+    executions: dict[int, list[Execution]] = defaultdict(list)
     for result in results:
         seed, kind = result["spec"]["seed"], result["outcome"]["kind"]
         if crossing := _crossing(result, target):
@@ -163,11 +163,16 @@ def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> S
         elif kind != "interrupted":
             spent = max((point[unit] for point in result["curve"]), default=0)
             executions[seed].append((True, spent, spent))
-    middle = {seed: median_low(spent) for seed, spent in executions.items()}
-    return {
-        seed: Observation(spent, not missed, None if missed else earliest)
-        for seed, (missed, spent, earliest) in middle.items()
-    }
+    return {seed: _middle(sorted(some)) for seed, some in executions.items()}
+
+
+def _middle(executions: Sequence[Execution]) -> Observation:
+    """Return the median of executions, misses last; between a hit and a miss, it is the miss."""
+    middle = executions[(len(executions) - 1) // 2 : len(executions) // 2 + 1]
+    missed, spent, _ = middle[-1]
+    if missed:
+        return Observation(spent, False)
+    return Observation(median(spent for _, spent, _ in middle), True, median(earliest for *_, earliest in middle))
 
 
 def _earliest(result: Result, crossing: Crossing, unit: str) -> float:

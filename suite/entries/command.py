@@ -43,10 +43,10 @@ def list_missing_words(result: Result) -> Iterator[str]:
         run = resolve(shlex.split(result["command"])[1:])
     except (UserError, ValueError):
         return  # presets of another machine, or a contradiction that `list_contradicting_words` reports
-    typed, own = (
-        select_settings(each, ("weights", "measurement"), ("setting", "replicate"))
-        for each in (run, record.load_run(result))
-    )
+    made = record.load_run(result)
+    if made.tuning.trials and not run.tuning.trials:
+        yield "command: names no tuned recipe, but the configuration does"
+    typed, own = (select_settings(each, ("weights", "measurement"), ("setting", "replicate")) for each in (run, made))
     if keys := differing_keys(typed, own):
         yield escape_text(f"command: gives other values of {', '.join(keys)} than the configuration")
 

@@ -18,6 +18,8 @@ from suite.record import record
 from suite.record.record import SCHEMAS
 from suite.record.result import Result
 
+HEADER = "header.json"  # a run's metadata
+CHECKPOINT = "checkpoint"  # a folder of a run
 DEEPEST = 20  # of nested settings; the suite's own configurations have 6 levels
 LARGEST = 2**53  # whole numbers up to here are exact in JSON readers
 
@@ -174,8 +176,15 @@ def read_results(files: Iterable[Path]) -> tuple[list[Result], list[str]]:
         try:
             results.append(parse_result(strict.read_bytes(file).decode("utf-8")))
         except (OSError, ValueError, RecursionError) as error:
-            left_out.append(f"{file.as_posix()}: not a result: {_reason(error)}")
+            left_out.append(f"{file.as_posix()}: not a result: {give_reason(error)}")
     return results, left_out
+
+
+def find_files(folder: Path) -> Iterator[Path]:
+    """Yield the JSON files below a folder, apart from those that lie beside a run's result."""
+    for file in folder.rglob("*.json"):
+        if file.name != HEADER and file.parent.name != CHECKPOINT:
+            yield file
 
 
 def find_results(folder: Path) -> Iterator[tuple[Path, Result]]:
@@ -223,7 +232,8 @@ def _not_json(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _reason(error: Exception) -> str:
+def give_reason(error: Exception) -> str:
+    """Return why `parse_result` rejected a file, in a line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

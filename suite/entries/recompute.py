@@ -13,6 +13,7 @@ from suite.entries.command import list_contradicting_words
 from suite.record import environment, record
 from suite.record.record import is_baseline
 from suite.record.result import Header, Result
+from suite.record.versions import is_version
 from suite.settings.run import Run
 
 
@@ -150,14 +151,29 @@ def list_contradictions(result: Result) -> Iterator[str]:
     yield from _miscounted(result) if not is_baseline(result["spec"]) else ()
     if any(before["train_seconds"] >= after["train_seconds"] for before, after in pairwise(result["curve"])):
         yield "curve: train_seconds does not increase from point to point"
+    yield from _changed_targets(result)
     missed = [target["label"] for target in result["targets"] if not target["reached"]]
     if result["outcome"]["kind"] == "reached" and (missed or not result["targets"]):
         reason = f"the run missed {', '.join(missed)}" if missed else "there is no target"
         yield f"outcome: 'reached', although {reason}"
+    run, version = record.load_run(result), result["task_version"]
+    if not is_version(run, version):
+        yield f"task_version: {run.task.name} has no version {version}"
     unknown = set(result["published"]) - {row.id for row in published.find_rows(result["spec"]["task"])}
     yield from list_contradicting_words(result)
     if unknown:
         yield f"published: {result['spec']['task']} has no rows {', '.join(sorted(unknown))}"
+
+
+def _changed_targets(result: Result) -> Iterator[str]:
+    """One line if the targets are not those of the configuration; a run that failed early has none."""
+    wanted = result["spec"]["config"]["task"].get("targets")
+    own = [target["value"] for target in result["targets"]]
+    early = not own and result["outcome"]["kind"] in ("failed", "interrupted")
+    if isinstance(wanted, list) and own != wanted and not early:
+        yield f"targets: the result has {own}, but the configuration has {wanted}"
+    if len({(target["metric"], target["higher_is_better"]) for target in result["targets"]}) > 1:
+        yield "targets: they have different metrics"
 
 
 def _miscounted(result: Result) -> Iterator[str]:

@@ -15,6 +15,7 @@ from suite.contract import UserError
 from suite.entries import strict
 from suite.entries.command import list_missing_words
 from suite.entries.finding import Entry
+from suite.entries.intake import HEADER, find_files, give_reason, parse_result
 from suite.entries.recompute import list_faults, schema_faults
 from suite.entries.strict import LISTED, NotJson, Unreadable, escape_text
 from suite.record import record
@@ -26,8 +27,6 @@ MOST_FILES = 10_000  # in one folder
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")  # no separator, no leading or double dot
 LONGEST_WORD = 48  # so that the whole name stays below 255 bytes, the limit of most file systems
 PLAIN = "float32"  # the communication mode that a file's name does not mention
-HEADER = "header.json"  # lies beside a result
-CHECKPOINT = "checkpoint"  # a folder of a run
 REMEDY = "name a finished run's directory or its result.json"
 
 
@@ -66,9 +65,8 @@ def list_files(path: Path) -> list[Path]:
     if own.exists():
         return [own]
     found = []
-    for file in path.rglob("*.json"):
-        if file.name != HEADER and file.parent.name != CHECKPOINT:
-            found.append(file)
+    for file in find_files(path):
+        found.append(file)
         if len(found) > MOST_FILES:
             raise Unreadable(f"contains more than {MOST_FILES:,} result files; name smaller folders")
     runs = [file for file in found if file.name == own.name]
@@ -115,7 +113,7 @@ def check_form(path: Path) -> Checked:
     content = b""
     try:
         content, result = read_submission(path)
-        faults = tuple(_form_faults(result)) or tuple(_setting_faults(result))
+        faults = tuple(_form_faults(result)) or tuple(_board_faults(content))
         if faults:
             return Checked(path, None, content, faults)
         entry = _with_log(path, result)
@@ -133,12 +131,12 @@ def _form_faults(result: Result) -> Iterator[str]:
         yield escape_text(fault)
 
 
-def _setting_faults(result: Result) -> Iterator[str]:
-    """A setting that this version cannot read."""
+def _board_faults(content: bytes) -> Iterator[str]:
+    """What the leaderboard could not read, such as 5.0 for a seed, or a setting that this version lacks."""
     try:
-        record.load_run(result)
-    except UserError as error:
-        yield escape_text(f"spec.config: {error}")
+        parse_result(content.decode())
+    except (ValueError, RecursionError) as error:
+        yield escape_text(give_reason(error))
 
 
 def _with_log(path: Path, result: Result) -> Entry:

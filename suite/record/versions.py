@@ -28,6 +28,13 @@ def find_version(run: AnyRun, version: str) -> str:
     return present if isinstance(module, KeepsResults) and module.keeps_result(version, task.options()) else version
 
 
+def is_version(run: AnyRun, version: str) -> bool:
+    """Return whether the run's task has had a version; those of tasks from outside the suite are not known."""
+    if not _is_known(run.task.module):
+        return True
+    return version.isdecimal() and 1 <= int(version) <= int(load.load_member(run.task.module).VERSION)
+
+
 def find_successor(run: AnyRun, version: str) -> str | None:
     """Return the present version of the run's task if the run would give other numbers in it.
 

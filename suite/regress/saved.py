@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from suite.contract import UserError
+from suite.entries.intake import find_files
 from suite.record.environment import describe_environment, describe_machine
 from suite.record.result import Result
 from suite.regress.benchmarks import Benchmark
@@ -44,8 +45,8 @@ class Saved:
 
 
 def list_files(path: Path) -> list[Path]:
-    """List the JSON files in a folder and below it, or the file itself."""
-    return sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    """List the JSON files in a folder and below it that may be results or reports, or the file itself."""
+    return sorted(find_files(path)) if path.is_dir() else [path]
 
 
 def read_report(file: Path) -> Report:

@@ -15,10 +15,8 @@ from suite.claims.standings import list_standings
 from suite.contract import UserError
 from suite.entries import intake
 from suite.entries.doubts import list_doubts
-from suite.training import checkpoint
 
 STUDIES = "studies"  # the folder of values that `suite reproduce` measured
-HEADER = "header.json"  # the run's metadata; lies beside the result and is no result
 HELP = """Rebuild the leaderboard from result files, as a static site: index.html has the leaders, what is new and in
 doubt, and the verdicts on claims, task/ has the pages of the tasks, leaderboard.json has all of it. Exit codes: 0
 written (files that could not be read are left out and named), 2 bad usage."""
@@ -98,10 +96,12 @@ def _shipped() -> Path:
 
 def _files(folders: Iterable[Path]) -> list[Path]:
     """Return the JSON files of the folders that may be results."""
-    files = (
-        file for folder in folders for file in folder.rglob("*.json") if STUDIES not in file.relative_to(folder).parts
+    return sorted(
+        file
+        for folder in folders
+        for file in intake.find_files(folder)
+        if STUDIES not in file.relative_to(folder).parts
     )
-    return sorted(file for file in files if file.name != HEADER and file.parent.name != checkpoint.NAME)
 
 
 def _server(out: Path, port: int) -> ThreadingHTTPServer:

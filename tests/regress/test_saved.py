@@ -84,15 +84,20 @@ def result(path: Path, seed: int, seconds: float, **changes: Any) -> None:
         "steps": 9,
         **changes,
     }
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / "header.json").write_text('{"hash": "c0ffee"}')
     path.write_text(json.dumps({**content, "step_seconds": {"p50": seconds}, "peak_memory_bytes": 1000}))
 
 
 def test_results_of_runs_are_sides(tmp_path: Path, suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in range(24):
-        result(tmp_path / "before" / f"{seed}.json", seed, 0.1 + 0.05 * (seed % 3))
-        result(tmp_path / "after" / f"{23 - seed}.json", seed, 1.1 * (0.1 + 0.05 * (seed % 3)) + 1e-4 * (seed % 2))
+        result(tmp_path / "before" / str(seed) / "result.json", seed, 0.1 + 0.05 * (seed % 3))
+        result(
+            tmp_path / "after" / str(23 - seed) / "result.json",
+            seed,
+            1.1 * (0.1 + 0.05 * (seed % 3)) + 1e-4 * (seed % 2),
+        )
     code, text = suite("regress", "before", "after")
     assert code == 3 and "bert/hmm/lamb fp8 2 ranks jax" in text, "runs of one seed are paired"
     assert suite("regress", "before", "after", "--metric", "memory")[0] == 0

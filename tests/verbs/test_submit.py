@@ -14,6 +14,7 @@ from tiny_runs import Call, copied
 
 from suite.entries import checks, submission
 from suite.entries.command import list_contradicting_words, list_missing_words, show_command
+from suite.entries.recompute import list_contradictions
 from suite.entries.strict import Unreadable
 
 COMMITTED = Path(__file__).parents[2] / "results" / "runs"
@@ -93,10 +94,49 @@ def test_a_command_that_contradicts_the_configuration_is_refused_and_not_shown(
     assert show_command(json.loads(wrong.read_text())) == ""
 
 
-def test_a_command_without_a_setting_is_noticed() -> None:
+def test_a_command_without_a_setting_or_a_recipe_is_noticed() -> None:
     assert not list(list_missing_words(RESULT))
+    recipe, _ = list_missing_words({**RESULT, "command": f"{RESULT['command']} recipe=null"})
+    assert recipe == "command: names no tuned recipe, but the configuration does"
     (fault,) = list_missing_words({**RESULT, "command": RESULT["command"].replace("optimizer=kfac", "")})
     assert fault.startswith("command: gives other values of max_steps, optimizer.")
+
+
+TARGETS = RESULT["targets"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"targets": TARGETS[:-1]}, "targets: the result has [60, 80, 85], but the configuration has"),
+        ({"targets": []}, "targets: the result has [], but"),
+        ({"targets": [*TARGETS, TARGETS[-1]]}, "targets: the result has [60, 80, 85, 90, 90], but"),
+        ({"targets": [{**TARGETS[0], "value": 50.0}, *TARGETS[1:]]}, "targets: the result has [50.0, 80"),
+        ({"targets": [{**TARGETS[0], "metric": "loss"}, *TARGETS[1:]]}, "targets: they have different metrics"),
+        ({"task_version": "99"}, "task_version: resnet50 has no version 99"),
+        ({"task_version": "0"}, "task_version: resnet50 has no version 0"),
+        ({"task_version": "1.0"}, "task_version: resnet50 has no version 1.0"),
+    ],
+)
+def test_other_targets_and_versions_than_the_tasks_are_noticed(changed: dict[str, Any], fault: str) -> None:
+    assert not list(list_contradictions(RESULT))
+    (found,) = [one for one in list_contradictions({**RESULT, **changed}) if not one.startswith("outcome")]
+    assert found.startswith(fault)
+
+
+def test_a_run_that_failed_early_has_no_targets() -> None:
+    failed = {**RESULT, "targets": [], "outcome": {"kind": "failed"}}
+    assert not [fault for fault in list_contradictions(failed) if fault.startswith("targets")]
+
+
+@pytest.mark.parametrize("key", ["spec__seed", "steps", "curve__0__step"])
+def test_a_number_that_the_board_cannot_read_is_not_copied(suite: Call, one: Path, tmp_path: Path, key: str) -> None:
+    value = json.loads((one / "result.json").read_text())
+    for part in key.split("__"):
+        value = value[int(part) if part.isdigit() else part]
+    wrong = copied(one, tmp_path / "wrong", **{key: float(value)})
+    code, text = suite("submit", str(wrong), "--to", "kept")
+    assert code == 1 and f"{key.replace('__', '.')}: Input should be a valid integer" in text, text
 
 
 def test_every_committed_command_follows_from_its_configuration() -> None:

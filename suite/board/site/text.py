@@ -70,13 +70,20 @@ def format_ratio(ratio: Ratio) -> str:
         return "no common seed"
     if math.isinf(ratio.low) or ratio.high == 0:
         return "no ratio: one of them never reached the target"
+    if math.isinf(ratio.high) and ratio.low <= 0:
+        return "no ratio: a target was missed"
+    notes = [f"covers {100 * ratio.coverage:.0f} %"] if ratio.coverage < USUAL_COVERAGE else []
+    if ratio.pairs == 1:
+        notes = ["one seed"]
     if math.isinf(ratio.high):
-        return f"at least {ratio.low:.3g} ×" if ratio.low > 0 else "no ratio: a target was missed"
-    if ratio.low == 0:
-        return f"at most {ratio.high:.3g} ×"
-    middle = math.sqrt(ratio.low * ratio.high) if ratio.estimate is None else ratio.estimate
-    covers = "" if ratio.coverage >= USUAL_COVERAGE else f"; covers {100 * ratio.coverage:.0f} %"
-    return f"{middle:.3g} × ({ratio.low:.3g} to {ratio.high:.3g}{covers})"
+        value = f"at least {ratio.low:.3g} ×"
+    elif ratio.low == 0:
+        value = f"at most {ratio.high:.3g} ×"
+    else:
+        value = f"{math.sqrt(ratio.low * ratio.high) if ratio.estimate is None else ratio.estimate:.3g} ×"
+        if ratio.pairs > 1:
+            notes.insert(0, f"{ratio.low:.3g} to {ratio.high:.3g}")
+    return f"{value} ({'; '.join(notes)})" if notes else value
 
 
 def _is_bounded(ratio: Ratio) -> bool:
