@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from importlib import resources
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from suite import published
@@ -191,5 +191,10 @@ def _miscounted(result: Result) -> Iterator[str]:
     last = max(evaluated, default=0)
     if last > steps:
         yield f"curve: its last point is at step {last}, but the run made {steps} steps"
+    every, made = result["spec"]["config"]["eval_every"], set(evaluated)
+    due = chain(range(every, steps, every), [steps] if result["outcome"]["kind"] in ("reached", "exhausted") else [])
+    lacking = next((step for step in due if step not in made), None)
+    if lacking is not None:
+        yield f"curve: has no evaluation at step {lacking}, where one was due"
     if result["outcome"]["kind"] == "exhausted" and steps != most:
         yield f"outcome: 'exhausted' after only {steps} of {most} steps"

@@ -124,6 +124,14 @@ def test_other_targets_and_versions_than_the_tasks_are_noticed(changed: dict[str
     assert found.startswith(fault)
 
 
+@pytest.mark.parametrize("dropped", [0, -1])
+def test_an_evaluation_that_was_due_is_missed(dropped: int) -> None:
+    curve = [point for point in RESULT["curve"] if point != RESULT["curve"][dropped]]
+    step = RESULT["curve"][dropped]["step"]
+    faults = list(list_contradictions({**RESULT, "curve": curve}))
+    assert f"curve: has no evaluation at step {step}, where one was due" in faults
+
+
 def test_a_run_that_failed_early_has_no_targets() -> None:
     failed = {**RESULT, "targets": [], "outcome": {"kind": "failed"}}
     assert not [fault for fault in list_contradictions(failed) if fault.startswith("targets")]
