@@ -143,8 +143,12 @@ def _with_log(path: Path, result: Result) -> Entry:
     log = path.parent / LOG
     if path.name != "result.json" or not log.exists():
         return Entry(path, result)
+    if log.is_dir():
+        raise Unreadable(f"{LOG}: is a folder")
     content = strict.read_bytes(log, MOST_LOG_BYTES)
     lines = content.split(b"\n")[:-1]  # a crash may have cut off the last line
+    if not lines:
+        raise Unreadable(f"{LOG}: contains no events")
     events = []
     for number, line in enumerate(lines, start=1):
         try:

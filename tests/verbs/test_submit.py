@@ -179,6 +179,11 @@ def test_a_log_of_another_run_is_noticed(suite: Call, one: Path, tmp_path: Path)
     log.write_text('{"event": NaN}\n')
     code, text = suite("submit", str(path), "--to", "kept")
     assert code == 1 and "events.jsonl, line 1: event: NaN is not JSON" in text
+    log.write_text("")
+    assert "events.jsonl: contains no events" in suite("submit", str(path), "--to", "kept")[1]
+    log.unlink()
+    log.mkdir()
+    assert "events.jsonl: is a folder" in suite("submit", str(path), "--to", "kept")[1]
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(
