@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,8 @@ def test_the_better_of_two_executions_is_not_their_median():
     for miss in (result(kind="exhausted", budget=400, execution="b"), result(kind="diverged", execution="b")):
         (entry,) = rank_results([pair[0], miss]).groups[0].entries
         assert (steps(entry).n, steps(entry).hits) == (1, 0)
+        (seed,) = entry.seeds.values()
+        assert seed.spent == (245 if miss["outcome"]["kind"] == "exhausted" else math.inf)  # the mean of 90 and 400
 
 
 def test_a_row_names_only_the_settings_that_set_it_apart():

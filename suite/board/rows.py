@@ -167,12 +167,11 @@ def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> S
 
 
 def _middle(executions: Sequence[Execution]) -> Observation:
-    """Return the median of executions, misses last; between a hit and a miss, it is the miss."""
+    """Return the median of executions, misses last; between a hit and a miss, it is a miss of more than their mean."""
     middle = executions[(len(executions) - 1) // 2 : len(executions) // 2 + 1]
-    missed, spent, _ = middle[-1]
-    if missed:
-        return Observation(spent, False)
-    return Observation(median(spent for _, spent, _ in middle), True, median(earliest for *_, earliest in middle))
+    missed = middle[-1][0]
+    spent, earliest = median(spent for _, spent, _ in middle), median(earliest for *_, earliest in middle)
+    return Observation(spent, not missed, None if missed else earliest)
 
 
 def _earliest(result: Result, crossing: Crossing, unit: str) -> float:
