@@ -9,8 +9,8 @@ from suite.studies.muon_singular import iterate
 POINTS = 100_001
 
 
-def measure(seed: int, *, quantity: Literal["least", "largest"], first: int = 100, last: int = 300) -> float:
-    """Return the extreme value after `first` to `last` steps, of singular values between 1e-3 and 1.
+def measure(seed: int, *, quantity: Literal["least", "largest"], steps: int = 100) -> float:
+    """Return the extreme value after `steps` steps, of singular values between 1e-3 and 1.
 
     Values do not converge: a step maps neighbours of 1 away from it. The extremes are those of the set in which they
     then remain.
@@ -18,12 +18,7 @@ def measure(seed: int, *, quantity: Literal["least", "largest"], first: int = 10
     Args:
         seed: unused.
         quantity: the least or the largest value.
-        first: number of steps from which values are compared.
-        last: largest number of steps.
+        steps: number of steps.
     """
-    values = iterate(np.geomspace(1e-3, 1, POINTS), first)
-    least, largest = values.min(), values.max()
-    for _ in range(last - first):
-        values = iterate(values, 1)
-        least, largest = min(least, values.min()), max(largest, values.max())
-    return float(least if quantity == "least" else largest)
+    values = iterate(np.geomspace(1e-3, 1, POINTS), steps)
+    return float(values.min() if quantity == "least" else values.max())

@@ -26,8 +26,8 @@ class Ledger(TorchDispatchMode):
             self.bytes += max(array.nbytes for array in args[:2])
         return function(*args, **(kwargs or {}))
 
-    def reduce(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """Count a bucket of DistributedDataParallel twice: an all-reduce scatters and gathers (section 7.1)."""
+    def count_bucket(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Count a bucket of DistributedDataParallel twice: an all-reduce scatters, then gathers (section 7.1)."""
         self.bytes += 2 * bucket.buffer().nbytes
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
@@ -45,7 +45,7 @@ def count_bytes(sharded: bool, ranks: int, layers: int, width: int, batches: int
             replicas: nn.Sequential | DistributedDataParallel = model
         else:
             replicas = DistributedDataParallel(model)
-            replicas.register_comm_hook(None, ledger.reduce)
+            replicas.register_comm_hook(None, ledger.count_bucket)
         with ledger:
             _train(replicas, width, batches)
     finally:
