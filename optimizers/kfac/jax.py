@@ -1,6 +1,7 @@
 """K-FAC in jax."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,11 +22,13 @@ from suite.optimizers._base.jax import (
     validate_settings,
 )
 from suite.optimizers._base.jax_adamw import step_adamw
+from suite.optimizers._base.jax_shapes import Shapes
 from suite.optimizers._linalg.jax import map_matrices
 from suite.optimizers.kfac import jax_stale
 from suite.optimizers.kfac.jax_averages import mix_statistics
 from suite.optimizers.kfac.jax_factors import compute_ridges, damped_inverse, is_usable
 from suite.optimizers.kfac.jax_precondition import clip_direction, precondition_gradients
+from suite.optimizers.kfac.jax_quadratic import adapt_damping, fit_step, sum_products
 from suite.optimizers.kfac.jax_statistics import sum_factors
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.settings import Settings
@@ -80,7 +83,7 @@ class KFAC:
     """Functions of the optimizer, for the layers and settings of a plan."""
 
     def __init__(self, plan: KFACPlan):
-        self.plan, self.settings = plan, plan.settings
+        self.plan, self.settings, self.shapes = plan, plan.settings, Shapes(plan.layers)
 
     def init(self, params: Tree) -> State:
         """Factors of zero, inverses of one. What is below `owned` is split by rank, a slice each."""
@@ -101,6 +104,8 @@ class KFAC:
         }
         for moment in ("first", "second") if plan.rest else ():
             state[moment] = {name: jnp.zeros_like(value) for name, value in params.items() if name in plan.rest}
+        if self.settings.quadratic_model:
+            state["damping"] = jnp.asarray(self.settings.damping, kind)
         return jax_stale.add_intervals(state) if self.settings.stale else state
 
     # ------------------------------------------------------------------------------------------ statistics
@@ -183,6 +188,8 @@ class KFAC:
         *,
         reduce: Reduce[Array] | None = None,
         statistics: Tree | None = None,
+        evaluate: Callable[..., Any] | None = None,
+        phase: tuple[str, ...] = (),
     ) -> tuple[Tree, State]:
         """Return the changes of the parameters, and the next state.
 
@@ -192,6 +199,8 @@ class KFAC:
             params: by name.
             reduce: given by the suite's engine, which has called `absorb` and `program` before.
             statistics: without an engine, what `observing` made.
+            evaluate: given by the suite's engine alone; read with `quadratic_model`.
+            phase: given by the suite's engine alone.
 
         Raises:
             UserError: without an engine, for missing statistics or a setting that needs an engine.
@@ -208,9 +217,13 @@ class KFAC:
         direction = precondition_gradients(self.plan, state, grads, compute_ridges(self.plan, state))
         if self.plan.covered:
             direction |= clip_direction(self.plan, grads, direction, lr=hyper["lr"], bound=hyper["kl_clip"])
+        preconditioned = direction
         if not on_gradient:
             direction = velocity = jax.tree.map(lambda v, d: momentum * v + d, velocity, direction)
         changes = jax.tree.map(lambda v: -hyper["lr"] * v, direction)
+        if self.settings.quadratic_model and evaluate and reduce:
+            steps, state = self._fit(grads, preconditioned, state, params, evaluate, reduce, adapts="damping" in phase)
+            velocity, changes = velocity | steps, changes | {name: -step for name, step in steps.items()}
         if self.settings.rescale:
             changes |= self._rescaled(params, changes)
         state = state | {"velocity": velocity, "steps": state["steps"] + 1}
@@ -218,6 +231,48 @@ class KFAC:
             moved, moments = step_adamw(rest, state, params, dict(self.settings) | hyper)
             changes, state = changes | moved, state | moments
         return changes, state | ({"wait": state["wait"] - 1} if self.settings.stale else {})
+
+    def _fit(
+        self,
+        grads: Tree,
+        direction: Tree,
+        state: State,
+        params: Tree,
+        evaluate: Callable[..., Any],
+        reduce: Reduce[Array],
+        *,
+        adapts: bool,
+    ) -> tuple[Tree, State]:
+        """Return what the covered parameters lose by the exact quadratic model, and the state, where λ `adapts`."""
+        given, decay = [name for name in grads if name in self.plan.covered], state["hyper"]["weight_decay"]
+        pair = direction, state["velocity"]
+
+        def loss(at: Tree) -> Array:
+            own = reduce.exact({"loss": evaluate(at, observe=lambda taps, weight: {})[0]})["loss"]
+            return own + 0.5 * decay * sum(jnp.vdot(at[name], at[name]) for name in given if at[name].ndim > 1)
+
+        def multiply(one: Tree, other: Tree) -> Array:
+            """⟨v, u⟩, and that times the L2 term's factor."""
+            parts = [jnp.vdot(one[name], other[name]) for name in given]
+            decayed = [part * decay * (one[name].ndim > 1) for name, part in zip(given, parts, strict=True)]
+            return jnp.stack([jnp.stack(parts).sum(), jnp.stack(decayed).sum()])
+
+        observe = functools.partial(sum_products, self.plan, pair)
+        _, drawn, products = evaluate(params, labels="sampled", observe=observe)
+        means = reduce.exact(products | {"drawn": multiply(self.shapes.unify(drawn), direction)[0]})
+        (length, momentum), promised = fit_step(
+            means,
+            jnp.stack([multiply(grads, one)[0] for one in pair]),
+            jnp.moveaxis(jnp.stack([jnp.stack([multiply(one, other) for other in pair]) for one in pair]), -1, 0),
+            drawn=means["drawn"],
+            damping=state["damping"],
+        )
+        steps = {name: length * direction[name] + momentum * state["velocity"][name] for name in given}
+        if adapts:
+            factor = self.settings.damping_decay**self.settings.damping_interval
+            fell = loss(params) - loss(params | {name: params[name] - step for name, step in steps.items()})
+            state = state | {"damping": adapt_damping(state["damping"], fell, promised, factor=factor)}
+        return steps, state
 
     def _rescaled(self, params: Tree, changes: Tree) -> Tree:
         """Return the changes after which each weight of a linear layer or convolution has the norm √(2 outputs)."""
@@ -240,6 +295,7 @@ class KFAC:
             "stale": settings.stale,
             "fisher='sampled'": settings.fisher == "sampled",
             f"warm_start={settings.warm_start}": settings.warm_start > 0,
+            "quadratic_model=True": settings.quadratic_model,
         }
         if typed := [option for option, is_set in needs_engine.items() if is_set]:
             raise UserError(f"kfac({typed[0]}): needs the suite's engine in jax; leave it out")

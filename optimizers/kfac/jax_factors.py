@@ -22,9 +22,14 @@ def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Array:
     return state["trace"] / jnp.maximum(state["mass"], jnp.finfo(kind).tiny) / sizes
 
 
+def find_damping(state: dict[str, Any]) -> Array:
+    """Return λ: that of the settings, or as it has adapted."""
+    return state.get("damping", state["hyper"]["damping"])
+
+
 def compute_ridges(plan: KFACPlan, state: dict[str, Any]) -> Array:
     """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
-    means, damping = mean_eigenvalues(plan, state), state["hyper"]["damping"]
+    means, damping = mean_eigenvalues(plan, state), find_damping(state)
     mean, partner = jnp.maximum(means[: plan.paired], SMALLEST), jnp.array(plan.partner, int)
     ratio = mean / mean[partner] if plan.settings.damping_split == "pi" else jnp.ones_like(mean)
     return jnp.full_like(means, damping).at[: plan.paired].set(jnp.sqrt(damping * ratio))

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from suite.optimizers.kfac.jax_factors import find_damping
 from suite.optimizers.kfac.plan import KFACPlan
 
 Tree = dict[str, Array]
@@ -19,7 +20,7 @@ def precondition_gradients(plan: KFACPlan, state: dict[str, Any], grads: Tree, r
         grads: by parameter.
         ridges: (F,), what is added to the diagonal of each factor.
     """
-    direction, damping = dict(grads), state["hyper"]["damping"]
+    direction, damping = dict(grads), find_damping(state)
     mass = jnp.maximum(state["mass"], jnp.finfo(ridges.dtype).tiny)
 
     def inverse(side: str) -> Array:

@@ -38,7 +38,7 @@ class KFACPlan(Plan):
         warm_start: batches whose statistics are averaged before the first step.
 
     Raises:
-        UserError: for `stale` together with an interval.
+        UserError: for `stale` together with an interval; for `quadratic_model` with a setting that it replaces.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class KFACPlan(Plan):
                 "optimizer.stale=true: each factor has its own interval, so none can be set; "
                 "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
+        if settings.quadratic_model:
+            _check_model(settings)
         layers = read_layers(layers, shapes)
         shapes = turn_shapes(layers, shapes)
         # a matrix that two layers use has no separate factors
@@ -145,8 +147,9 @@ class KFACPlan(Plan):
         self._due = {name: step + steps for name, steps in zip(self.factors, wait, strict=True)}
 
     def phase(self, step: int) -> tuple[str, ...]:
-        """`statistics` or `sampled` (labels drawn from the model) in steps with statistics."""
-        return (self.word,) if self.now(step) else ()
+        """`statistics`, or `sampled` (labels drawn from the model), where factors are due; `damping` where λ adapts."""
+        adapts = self.settings.quadratic_model and (step + 1) % self.settings.damping_interval == 0
+        return (self.word,) * bool(self.now(step)) + ("damping",) * adapts
 
     def inverted(self, step: int) -> tuple[str, ...]:
         """Return the dense factors that are inverted in this step."""
@@ -159,12 +162,29 @@ class KFACPlan(Plan):
     def cycle(self) -> tuple[int, int]:
         """(begin, period): from step `begin` on, `phase` and `programs` repeat themselves; not with `stale`."""
         settings = self.settings
-        return settings.inverse_warmup + 1, math.lcm(settings.factor_interval, settings.inverse_interval)
+        adapts = settings.damping_interval if settings.quadratic_model else 1
+        return settings.inverse_warmup + 1, math.lcm(settings.factor_interval, settings.inverse_interval, adapts)
 
     def programs(self, step: int) -> tuple[str, ...]:
         """Return the buckets with a factor that is inverted in this step."""
         due = {self.buckets.place[side][0] for side in self.inverted(step)}
         return tuple(key for key in self.buckets.members if key in due)
+
+
+def _check_model(settings: Settings) -> None:
+    """Raise a UserError for settings that the quadratic model replaces."""
+    replaced = {
+        "kl_clip=0": settings.kl_clip == 0,
+        "momentum_on=direction": settings.momentum_on == "direction",
+        "rescale=false": not settings.rescale,
+    }
+    if wrong := [option for option, is_set in replaced.items() if not is_set]:
+        raise UserError(
+            "optimizer.quadratic_model=true: the model decides on a step's length and momentum; "
+            f"set {' '.join(f'optimizer.{option}' for option in wrong)}"
+        )
+    if not isinstance(settings.damping, (int, float)):
+        raise UserError("quadratic_model=True: damping is where λ begins, so it cannot be a schedule; pass a number")
 
 
 make = KFACPlan

@@ -10,13 +10,14 @@ sums over them and G takes their mean, as if they were independent ([G] eq. 28-2
 normalisation, whose blocks are of the sample's own gradient, sums over them first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from suite.contract import Layer
 from suite.optimizers._base.reference import step_adamw
+from suite.optimizers.kfac.reference_quadratic import move_parameters
 from suite.optimizers.kfac.settings import Settings
 
 Tree = dict[str, np.ndarray]
@@ -28,7 +29,7 @@ def init(params: Tree) -> dict[str, Any]:
     """Zero factors of zero weight, zero velocity, AdamW's moments zero."""
     zeros = {name: np.zeros_like(value) for name, value in params.items()}
     averages = {"velocity": zeros, "first": zeros, "second": zeros}
-    return {"factors": {}, "mass": {}, "inverses": {}, "past": {}, "timing": {}, "kept": 0} | averages
+    return {"factors": {}, "mass": {}, "inverses": {}, "past": {}, "timing": {}, "kept": 0, "damping": None} | averages
 
 
 def unfold_inputs(x: np.ndarray, layer: Layer) -> np.ndarray:
@@ -160,10 +161,11 @@ def update(
     taps: Taps,
     weight: np.ndarray,
     layers: dict[str, Layer],
+    look: Callable[[Tree, str], tuple[float, Tree, Taps]] | None = None,
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
-    """One step; returns new parameters and state."""
-    momentum = settings.momentum
+    """One step; returns new parameters and state. `look` makes (loss, gradients, taps) from parameters and labels."""
+    momentum, damping = settings.momentum, state["damping"] or settings.damping
     state = {**state, "mass": dict(state["mass"]), "inverses": dict(state["inverses"])}
     update_factors(
         state, compute_statistics(taps, weight, layers, params, batchnorm=settings.batchnorm), settings, layers, step
@@ -178,16 +180,24 @@ def update(
     grads = {n: g + (decay * params[n] if g.ndim > 1 else 0.0) for n, g in grads.items() if n not in new}
     if settings.momentum_on == "gradient":
         grads = {name: momentum * state["velocity"][name] + (1 - momentum) * g for name, g in grads.items()}
-    direction = precondition_gradients(grads, state, state["inverses"], layers, settings.damping)
+    direction = precondition_gradients(grads, state, state["inverses"], layers, damping)
     if settings.kl_clip:  # ν = min(1, √(κ / lr² Σ ⟨g, d⟩)) over the covered parameters
         length = settings.lr**2 * sum(np.vdot(grads[name], direction[name]) for name in covered)
         nu = min(1.0, np.sqrt(settings.kl_clip / length))
         direction |= {name: nu * direction[name] for name in covered}
+    preconditioned = direction
     if settings.momentum_on == "direction":
         velocity = direction = {name: momentum * state["velocity"][name] + d for name, d in direction.items()}
     else:
         velocity = grads
-    new |= {name: params[name] - settings.lr * d for name, d in direction.items()}
+    if settings.quadratic_model:
+        assert look
+        adapts = (step + 1) % settings.damping_interval == 0
+        fitted = move_parameters(
+            params, grads, preconditioned, state, settings, layers, weight, look, unfold_inputs, adapts=adapts
+        )
+        new, velocity, state["damping"] = new | fitted[0], velocity | fitted[1], fitted[2]
+    new |= {name: params[name] - settings.lr * d for name, d in direction.items() if name not in new}
     if settings.rescale:  # [O] eq. 24: norm √(2 · d_out) after each step
         for layer in layers.values():
             if layer.kind in ("linear", "conv2d"):
@@ -204,7 +214,8 @@ def update_factors(state: dict[str, Any], new: Tree, settings: Settings, layers:
     if stale or step % settings.factor_interval == 0:
         alpha = settings.stale_alpha if stale else None
         mix_statistics(state, new, settings.factor_decay, due if stale else list(new), alpha)
-    current = invert_factors(state, layers, settings.damping, settings.damping_split)
+    damping = state["damping"] or settings.damping
+    current = invert_factors(state, layers, damping, settings.damping_split)
     if stale or step <= settings.inverse_warmup or step % settings.inverse_interval == 0:
         state["inverses"] |= {name: value for name, value in current.items() if not stale or name in due}
     # diagonals cost nothing to invert and are never stale

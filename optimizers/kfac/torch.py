@@ -1,7 +1,7 @@
 """K-FAC in torch."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from suite.optimizers.kfac.settings import Settings
 from suite.optimizers.kfac.torch_averages import mix_statistics, select_owned_rows
 from suite.optimizers.kfac.torch_factors import compute_ridges, damped_inverse, is_known_true, is_usable
 from suite.optimizers.kfac.torch_precondition import clip_direction, precondition_gradients
+from suite.optimizers.kfac.torch_quadratic import Products, adapt_damping, fit_step
 from suite.optimizers.kfac.torch_statistics import sum_factors
 
 Tree = dict[str, Tensor]
@@ -98,6 +99,8 @@ class KFAC(Observing[Settings]):
             "refreshed": like.new_zeros((), dtype=torch.int64),
             "steps": 0,
         }
+        if self.settings.quadratic_model:
+            state["damping"] = like.new_full((), self.settings.damping)
         if self.settings.stale:
             torch_stale.add_intervals(state)
         return state
@@ -159,8 +162,11 @@ class KFAC(Observing[Settings]):
         return mix_statistics(self.plan, self.state["kfac"], statistics, decay=decay, alpha=alpha, reduce=reduce)
 
     # --------------------------------------------------------------------------------------------- inverses
+    def _damping(self) -> float | Tensor:
+        return self.state["kfac"].get("damping", self.param_groups[0]["damping"])
+
     def _ridges(self) -> Tensor:
-        return compute_ridges(self.plan, self.state["kfac"], self.param_groups[0]["damping"])
+        return compute_ridges(self.plan, self.state["kfac"], self._damping())
 
     def program(self, name: str, *, reduce: Reduce[Tensor]) -> None:
         """Invert the due factors of one bucket that this rank owns, and gather every owner's inverses."""
@@ -200,10 +206,14 @@ class KFAC(Observing[Settings]):
         """
         plan, step = self.plan, self.state["kfac"]["steps"]
         one_rank(self, plan.world)
-        if plan.word == "sampled" or plan.warm_start:
-            option = "fisher='sampled'" if plan.word == "sampled" else f"warm_start={plan.warm_start}"
+        needs_engine = {
+            "fisher='sampled'": plan.word == "sampled",
+            f"warm_start={plan.warm_start}": plan.warm_start > 0,
+            "quadratic_model=True": plan.settings.quadratic_model,
+        }
+        if typed := [option for option, is_set in needs_engine.items() if is_set]:
             raise UserError(
-                f"KFAC({option}): needs extra passes over the data, which only the suite's engine makes; leave it out"
+                f"KFAC({typed[0]}): needs extra passes over the data, which only the suite's engine makes; leave it out"
             )
         self.host(step)
         if plan.phase(step):
@@ -211,7 +221,13 @@ class KFAC(Observing[Settings]):
         for name in plan.programs(step):
             self.program(name, reduce=ALONE)
 
-    def _update(self, *, reduce: Reduce[Tensor] | None = None) -> None:
+    def _update(
+        self,
+        *,
+        reduce: Reduce[Tensor] | None = None,
+        evaluate: Callable[..., Any] | None = None,
+        phase: tuple[str, ...] = (),
+    ) -> None:
         if not any(select_with_gradient(group["params"]) for group in self.param_groups):
             return
         shared = self._shared(*SHARED)
@@ -226,12 +242,16 @@ class KFAC(Observing[Settings]):
             grads |= zip(given, self._gradients(group, params), strict=True)
             rates |= dict.fromkeys(given, float(group["lr"]))
         grads = turn_weights(self.layers, grads)
-        direction = precondition_gradients(self.plan, self.state["kfac"], grads, self._ridges(), shared["damping"])
+        direction = precondition_gradients(self.plan, self.state["kfac"], grads, self._ridges(), self._damping())
         if shared["kl_clip"]:
             direction |= clip_direction(self.plan, grads, direction, rates=rates, bound=shared["kl_clip"])
+        fitted = self.plan.covered if self.settings.quadratic_model else set[str]()
+        if fitted and evaluate and reduce:
+            self._fit(grads, direction, evaluate, reduce, adapts="damping" in phase)
         direction = turn_weights(self.layers, direction)
         for group, params in groups:
-            self._move(group, params, [direction[names[parameter]] for parameter in params])
+            if rest := [parameter for parameter in params if names[parameter] not in fitted]:
+                self._move(group, rest, [direction[names[parameter]] for parameter in rest])
         if shared["rescale"]:
             self._rescale()
         if self.plan.rest:
@@ -274,12 +294,57 @@ class KFAC(Observing[Settings]):
         with edit_weights(params) as values:
             torch._foreach_add_(values, direction, alpha=-group["lr"])
 
+    def _fit(
+        self, grads: Tree, direction: Tree, evaluate: Callable[..., Any], reduce: Reduce[Tensor], *, adapts: bool
+    ) -> None:
+        """Move the covered parameters as the exact quadratic model says; where λ `adapts`, compare the losses."""
+        given = [name for name in grads if name in self.plan.covered]
+        state, parameters = self.state["kfac"], [self.named[name] for name in given]
+        decays = {p: group["weight_decay"] * (p.ndim > 1) for group in self.param_groups for p in group["params"]}
+        velocity = [self.state[parameter]["velocity"] for parameter in parameters]
+        pair = direction, turn_weights(self.layers, dict(zip(given, velocity, strict=True)))
+
+        def loss() -> Tensor:
+            own = reduce.exact({"loss": evaluate(observe=_observe_nothing)[0]})["loss"]
+            return own + 0.5 * sum(decays[p] * p.square().sum() for p in parameters)
+
+        def multiply(one: Tree, other: Tree) -> Tensor:
+            """⟨v, u⟩, and that times the L2 term's factor."""
+            parts = [torch.vdot(one[name].flatten(), other[name].flatten()) for name in given]
+            decayed = [part * decays[p] for part, p in zip(parts, parameters, strict=True)]
+            return torch.stack([torch.stack(parts).sum(), torch.stack(decayed).sum()])
+
+        products = Products(self.plan, pair)
+        drawn = turn_weights(self.layers, evaluate(labels="sampled", observe=products.observe)[1])
+        means = reduce.exact(products.sums() | {"drawn": multiply(drawn, direction)[0]})
+        coefficients, promised = fit_step(
+            means,
+            torch.stack([multiply(grads, one)[0] for one in pair]),
+            torch.stack([torch.stack([multiply(one, other) for other in pair]) for one in pair]).movedim(-1, 0),
+            drawn=means["drawn"],
+            damping=state["damping"],
+        )
+        before = loss() if adapts else None
+        length, momentum = coefficients.unbind()
+        turned = turn_weights(self.layers, {name: direction[name] for name in given})
+        torch._foreach_mul_(velocity, momentum)
+        torch._foreach_add_(velocity, [turned[name] * length for name in given])
+        with edit_weights(parameters) as values:
+            torch._foreach_sub_(values, velocity)
+        if before is not None:
+            factor = self.settings.damping_decay**self.settings.damping_interval
+            state["damping"].copy_(adapt_damping(state["damping"], before - loss(), promised, factor=factor))
+
     def _rescale(self) -> None:
         """Give each weight of a linear layer or convolution the norm √(2 outputs)."""
         for name in self.plan.kronecker:
             weight = self.plan.layers[name].parameters[0]
             if (value := self.named[weight]).grad is not None:
                 value.mul_((2.0 * self.plan.shapes[weight][0]) ** 0.5 / (value.norm() + 1e-9))
+
+
+def _observe_nothing(taps: Any, weight: Tensor) -> Tree:
+    return {}
 
 
 make = KFAC

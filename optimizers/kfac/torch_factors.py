@@ -25,10 +25,10 @@ def mean_eigenvalues(plan: KFACPlan, state: dict[str, Any]) -> Tensor:
     return state["trace"] / state["mass"].clamp_min(torch.finfo(sizes.dtype).tiny) / sizes
 
 
-def compute_ridges(plan: KFACPlan, state: dict[str, Any], damping: float) -> Tensor:
+def compute_ridges(plan: KFACPlan, state: dict[str, Any], damping: float | Tensor) -> Tensor:
     """Compute each diagonal's ridge (F,): π√λ and √λ/π, or √λ and √λ; λ for a factor without partner."""
     means = mean_eigenvalues(plan, state)
-    added, mean = torch.full_like(means, damping), means[: plan.paired].clamp_min(SMALLEST)
+    added, mean = torch.ones_like(means) * damping, means[: plan.paired].clamp_min(SMALLEST)
     partner = place_numbers(plan.partner, means, torch.int64)
     ratio = mean / mean[partner] if plan.settings.damping_split == "pi" else torch.ones_like(mean)
     added[: plan.paired] = (damping * ratio).sqrt()

@@ -12,7 +12,9 @@ from suite.optimizers.kfac.plan import KFACPlan
 Tree = dict[str, Tensor]
 
 
-def precondition_gradients(plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Tensor, damping: float) -> Tree:
+def precondition_gradients(
+    plan: KFACPlan, state: dict[str, Any], grads: Tree, ridges: Tensor, damping: float | Tensor
+) -> Tree:
     """G⁻¹ ∇W A⁻¹ for every covered layer whose parameters all have a gradient; other gradients stay as they are.
 
     Args:

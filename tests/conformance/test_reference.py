@@ -26,9 +26,9 @@ class Oracle:
         self.params = {n: v for n, v in weights(self.engine).items() if self.shapes[n].kind == "parameter"}
 
     def evaluate(
-        self, params: dict[str, np.ndarray], step: int, *, keep: bool
-    ) -> tuple[dict[str, np.ndarray], Any, Any]:
-        """Gradients, taps and sample weights; `keep` moves buffers and carry on as a step would."""
+        self, params: dict[str, np.ndarray], step: int, *, keep: bool, labels: str = "given"
+    ) -> tuple[dict[str, np.ndarray], Any, Any, float]:
+        """Gradients, taps, sample weights and loss; `keep` moves buffers and carry on as a step would."""
         import torch
 
         made, taps = self.engine, {}
@@ -44,12 +44,18 @@ class Oracle:
         for name, value in params.items():
             made.named[name].data.copy_(torch.from_numpy(value))
         batch = made.task.batch("train", 0, step)
-        share = made._evaluate(made._micro(batch), (0, step), observe=made._curvature)
+        share = made._evaluate(made._micro(batch), (0, step), labels=labels, observe=made._curvature)
         if keep:
             made.carry = share.carry
             for name, value in share.buffers.items():
                 made.buffers[name].copy_(value)
-        return {n: g.numpy().copy() for n, g in share.grads.items()}, taps, batch["weight"].astype(np.float64)
+        grads = {n: g.numpy().copy() for n, g in share.grads.items()}
+        return grads, taps, batch["weight"].astype(np.float64), float(share.loss)
+
+    def look(self, params: dict[str, np.ndarray], step: int, labels: str) -> tuple[float, Any, Any]:
+        """Loss, gradients and taps."""
+        grads, taps, _, loss = self.evaluate(params, step, keep=False, labels=labels)
+        return loss, grads, taps
 
 
 def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dict[str, np.ndarray]:
@@ -68,10 +74,11 @@ def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dic
         if hasattr(reference, "forward_params"):  # the weights that the step's own pass runs with
             at = reference.forward_params(params, state, *settings, key=(0, step), **known, **named)
         # a second evaluation starts from the same buffers and carry, so they move on only after the update
-        grads, taps, weight = oracle.evaluate(at, step, keep=False)
+        grads, taps, weight, _ = oracle.evaluate(at, step, keep=False)
         again = lambda at, step=step: oracle.evaluate(at, step, keep=False)[0]  # noqa: E731
         tapped = lambda at, step=step: oracle.evaluate(at, step, keep=False)[1]  # noqa: E731
-        extra = {"taps": taps, "weight": weight, "evaluate": again, "tapped": tapped}
+        look = lambda at, labels, step=step: oracle.look(at, step, labels)  # noqa: E731
+        extra = {"taps": taps, "weight": weight, "evaluate": again, "tapped": tapped, "look": look}
         new, state = reference.update(params, grads, state, *settings, step=step, **extra, **known, **named)
         oracle.evaluate(at, step, keep=True)
         params = new

@@ -23,6 +23,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "clipped": {"kl_clip": 1e-5},
     "rescale": {"rescale": True},
     "sampled": {"fisher": "sampled"},
+    "model": {"quadratic_model": True, "damping_interval": 2, "damping": 1.0},
+    "model, full": {"quadratic_model": True, "damping_interval": 3, "batchnorm": "full", "damping_split": "equal"},
 }
 # test_sampled.py and conformance/test_optimizers.py ask the rest of what is drawn
 each = pytest.mark.parametrize("option", [option for option in OPTIONS if option != "sampled"])
@@ -86,7 +88,14 @@ def test_two_jax_devices_equal_one(option: str, alone: Any) -> None:
 @pytest.mark.parametrize(
     "option, steps, backend",
     sampled(
-        [("stale", range(STEPS)), ("full", range(STEPS)), ("gradient", range(STEPS)), ("sampled", (0, 2))], BACKENDS
+        [
+            ("stale", range(STEPS)),
+            ("full", range(STEPS)),
+            ("gradient", range(STEPS)),
+            ("sampled", (0, 2)),
+            ("model", (0, 3)),
+        ],
+        BACKENDS,
     ),
 )
 def test_restored_at_any_step_goes_on_bit_for_bit(option: str, steps: Any, backend: str, alone: Any) -> None:
@@ -108,7 +117,9 @@ def test_restored_at_any_step_goes_on_bit_for_bit(option: str, steps: Any, backe
 @mostly_torch
 def test_two_processes_equal_one(backend: str, alone: Any) -> None:
     """All ranks decide alike, also when restored between refreshes; triangles or whole factors are sent."""
-    cases: dict[str, Any] = {name: ["kfac", STEPS, {"hyper": OPTIONS[name]}] for name in ("stale", "full", "sampled")}
+    cases: dict[str, Any] = {
+        name: ["kfac", STEPS, {"hyper": OPTIONS[name]}] for name in ("stale", "full", "sampled", "model")
+    }
     cases["restored"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "restored": [3, 6, 7]}]
     factors = comm().factors.plain() | {"symmetric": False}
     cases["whole"] = ["kfac", STEPS, {"hyper": OPTIONS["stale"], "comm": comm(factors=factors)}]

@@ -1,0 +1,100 @@
+"""Exact quadratic model of K-FAC's step, in torch; reference.py has the formulas."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suite.contract import Layer
+from suite.optimizers.kfac.plan import KFACPlan
+
+Tree = dict[str, Tensor]
+Taps = Mapping[tuple[str, int], tuple[Tensor, Tensor]]
+
+
+class Products:
+    """Sums over samples of ⟨gᵢ, v⟩ and their products, gᵢ the gradient of a sample's own loss, for directions v.
+
+    The engine calls `observe` layer by layer. A sample's ⟨gᵢ, v⟩ is complete when its micro-batch ends.
+
+    Args:
+        plan: its layers.
+        directions: by parameter.
+    """
+
+    def __init__(self, plan: KFACPlan, directions: Sequence[Tree]):
+        self.plan, self.directions = plan, directions
+        self.weight: Tensor | None = None
+        self.rows: list[Tensor] = []  # of this micro-batch, a layer each: (directions, samples)
+        self.complete: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def observe(self, taps: Taps, weight: Tensor) -> Tree:
+        """Add one layer's taps of a micro-batch; nothing is left for the engine to sum."""
+        if weight is not self.weight:
+            self._end()
+            self.weight = weight
+        for (name, _), (x, dy) in taps.items():
+            if layer := self.plan.layers.get(name):
+                own = [[v[parameter] for parameter in layer.parameters] for v in self.directions]
+                self.rows.append(torch.stack([multiply_gradients(layer, x, dy, *matrices) for matrices in own]))
+        return {}
+
+    def _end(self) -> None:
+        if self.weight is not None and self.rows:
+            rows, weight = torch.stack(self.rows).sum(0), self.weight
+            inverse = torch.where(weight > 0, weight.reciprocal(), 0.0)  # dy holds the weight once
+            self.complete.append((rows * inverse @ rows.T, rows[0].sum(), weight.sum()))
+        self.rows = []
+
+    def sums(self) -> Tree:
+        """Σ ⟨gᵢ, v⟩ ⟨gᵢ, u⟩ (directions, directions), Σ ⟨gᵢ, v⟩ of the first direction, and the samples' weight."""
+        self._end()
+        parts = zip(*self.complete, strict=True)
+        return dict(zip(("gram", "total", "samples"), (torch.stack(part).sum(0) for part in parts), strict=True))
+
+
+def multiply_gradients(layer: Layer, x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Each sample's ⟨∇W̃, V⟩ (N,): dy times what the layer makes of its input with V as its weights."""
+    if layer.kind == "embedding":
+        y = weight[x]
+    elif layer.kind == "batchnorm":
+        scale, shift = (value.view(-1, *[1] * (x.ndim - 2)) for value in (weight, bias if bias is not None else weight))
+        y = x * scale + shift
+    elif layer.kind == "conv2d":
+        y = F.conv2d(x.to(weight.dtype), weight, bias, layer.stride, layer.padding)
+    else:
+        y = F.linear(x.to(weight.dtype), weight, bias)
+    return (y * dy).flatten(1).sum(1)
+
+
+def fit_step(
+    products: Tree, slopes: Tensor, lengths: Tensor, *, drawn: Tensor, damping: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return (α, μ) and by how much the model says that their step lowers the loss.
+
+    Args:
+        products: means over ranks of `Products.sums`, for the direction and the last step.
+        slopes: (2,), ⟨∇h, v⟩ of both.
+        lengths: (2, 2, 2), products ⟨v, u⟩ of both, and those times the L2 term's factor.
+        drawn: ⟨∇, v⟩ of the direction, with the gradient of the loss with drawn labels.
+        damping: λ.
+    """
+    samples, total = products["samples"], products["total"] / products["samples"]
+    known = total != 0
+    share = torch.where(known, drawn / torch.where(known, total, 1.0), 1.0)  # samples of each term of the loss
+    model = (products["gram"] / samples + damping * lengths[0]) * share + lengths[1]
+    a, b, _, c = model.flatten().unbind()
+    tiny, determinant = torch.finfo(model.dtype), a * c - b * b
+    both = determinant > tiny.eps * a * c  # not before the first step
+    determinant = torch.where(both, determinant, 1.0)
+    one, other = slopes.unbind()
+    length = torch.where(both, (c * one - b * other) / determinant, one / a.clamp_min(tiny.tiny))
+    momentum = torch.where(both, (a * other - b * one) / determinant, 0.0)
+    return torch.stack([length, momentum]), 0.5 * (length * one + momentum * other)
+
+
+def adapt_damping(damping: Tensor, fell: Tensor, promised: Tensor, *, factor: float) -> Tensor:
+    """Return λ times `factor` where the loss fell by more than 3/4 of what the model promised, λ / factor below 1/4."""
+    ratio = fell / promised
+    return torch.where(ratio > 0.75, damping * factor, torch.where(ratio >= 0.25, damping, damping / factor))
