@@ -94,6 +94,8 @@ def _dispatch(arguments: list[str]) -> int:
     from suite.settings.configure import reject_unread, resolve
 
     directory, overrides = split_directory(arguments)
+    if verb := next(filter(VERBS.__contains__, overrides), None):
+        raise UserError(f"{verb}: a verb comes first; write suite {verb}, then the settings and options")
     sweep = any(argument in SWEEP for argument in overrides)
     commands = expand_sweep([argument for argument in overrides if argument not in SWEEP])
     if len(commands) > 1 and not sweep:

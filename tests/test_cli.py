@@ -170,6 +170,7 @@ def test_an_error_ends_the_process_with_exit_code_2_and_one_line(suite_command: 
 def test_errors_are_one_line(suite: Any) -> None:
     for arguments, says in (
         (("lst",), "lst: no such verb; did you mean list?"),
+        (("task=dlrm", "plan"), "plan: a verb comes first; write suite plan, then the settings and options"),
         ((TASK, "seed=0,1"), "several values for one key; use -m to run them all"),
         ((TASK, "world=3"), "task.batch_size=64: not divisible by world"),
         ((TASK, "accumulate=4"), "task.batch_size=64: not divisible"),

@@ -149,7 +149,7 @@ class KFACPlan(Plan):
     def phase(self, step: int) -> tuple[str, ...]:
         """`statistics`, or `sampled` (labels drawn from the model), where factors are due; `damping` where λ adapts."""
         adapts = self.settings.quadratic_model and (step + 1) % self.settings.damping_interval == 0
-        return (self.word,) * bool(self.now(step)) + ("damping",) * adapts
+        return ("damping",) * adapts + (self.word,) * bool(self.now(step))
 
     def inverted(self, step: int) -> tuple[str, ...]:
         """Return the dense factors that are inverted in this step."""

@@ -91,7 +91,7 @@ class Asked(Protocol):
     """Arguments that the engine passes to torch's `step` or jax's `update`, if NEEDS names them.
 
     Attributes:
-        phase: the plan's words for this step.
+        phase: the plan's words for this step, without the two that the engine uses.
         key: (seed, step), for `suite.stream`.
         reduce: communication between ranks.
         context: this step's inputs of the `Objective` (jax only).

@@ -123,6 +123,11 @@ def list_embeddings(task: Task) -> list[str]:
     return [name for name, spec in task.shapes().items() if spec.table or name in known]
 
 
+def select_update_words(phase: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a plan's words for a step without those that the engine uses: the rest are for the update."""
+    return tuple(word for word in phase if word not in ("statistics", "sampled"))
+
+
 def find_sparse(task: Task, needs: tuple[str, ...], optimizer: OptimizerSettings) -> Sparse | None:
     """Return the task if some of its matrices are block-sparse, else None.
 

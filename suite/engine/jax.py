@@ -195,7 +195,7 @@ class Engine:
         programs = [("programs", names, self.mode) for names in groups]
         if not self.split:
             return [*programs, ("both", phase, hyper_names, self.mode)]
-        update_phase = phase if "phase" in self.needs else ()
+        update_phase = engine.select_update_words(phase) if "phase" in self.needs else ()
         gradient, update = ("gradient", phase, hyper_names, self.mode), ("update", update_phase, hyper_names, self.mode)
         return [gradient, *programs, update]
 

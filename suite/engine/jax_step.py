@@ -15,6 +15,7 @@ from suite.comm.reduce.jax import Reduce
 from suite.comm.tables import jax as by_rows
 from suite.comm.transport.jax import Transport
 from suite.contract import JaxModel, JaxOptimizer, Objective, Rows, Task
+from suite.engine import select_update_words
 from suite.engine.jax_device import cast_batch
 from suite.optimizers._base.jax import widen_floats
 from suite.optimizers._linalg.jax import multiply_matrices
@@ -201,7 +202,7 @@ class Maths:
                 run["opt"] = optimizer.absorb(evaluate(run["params"], "sampled")[2], run["opt"], reduce=reduce)
         if half != "gradient":
             grads, after = halfway.pop("grads"), halfway.pop("next")
-            offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
+            offers = {"evaluate": evaluate, "reduce": reduce, "phase": select_update_words(phase), "key": key}
             offers["context"] = make_context(run, batch, run["carry"]["owned"], key)
             needed = {name: value for name, value in offers.items() if name in self.needs}
             updates, run["opt"] = optimizer.update(grads, run["opt"], run["params"], **needed)

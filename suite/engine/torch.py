@@ -216,7 +216,8 @@ class Engine:
                     optimizer.absorb(again.statistics, reduce=reduce)
                 for name in self.plan.programs(step):
                     optimizer.program(name, reduce=reduce)
-            offers = {"evaluate": evaluate, "reduce": reduce, "phase": phase, "key": key}
+            words = engine.select_update_words(phase)
+            offers = {"evaluate": evaluate, "reduce": reduce, "phase": words, "key": key}
             optimizer.step(**{name: value for name, value in offers.items() if name in needs})
             for name, value in share.buffers.items():
                 self.buffers[name].copy_(value)
