@@ -32,11 +32,11 @@ Each rank inverts the factors it owns and sends the inverses; how these travel i
 - `kl_clip`: d is scaled by min(1, √(κ / η² Σ⟨∇, d⟩)), with the vector ∇ that was preconditioned.
 - `quadratic_model`: W̃ ← W̃ - (α d + μ v) with the last step v (Martens and Grosse 2015, sections 6.4 and 7). α and μ
   minimise the quadratic model of the loss with the matrix F + λ I of all covered parameters together. F is estimated
-  from one draw of labels, with one more pass in each step. λ begins at `damping`. Every T steps, it is multiplied by ωᵀ
-  if the loss fell by more than 3/4 of what the model predicts, and divided by ωᵀ if it fell by less than 1/4
-  (Levenberg and Marquardt; section 6.5); this takes two more passes. Unlike in the paper, the factors are damped by
-  the same λ (there by γ, which has its own search), and λ does not include the L2 term. Other parameters follow `lr`
-  and `momentum`, or AdamW.
+  from one draw of labels, with one more pass in each step. λ begins at `damping`. Every five steps, it is multiplied
+  by .95⁵ if the loss fell by more than 3/4 of what the model predicts, and divided by it if the loss fell by less than
+  1/4 (Levenberg and Marquardt; section 6.5); this takes two more passes. Unlike in the paper, the factors are damped
+  by the same λ (there by γ, which has its own search), and λ does not include the L2 term. Other parameters follow
+  `lr` and `momentum`, or AdamW.
 - `momentum_on: gradient`: m ← μ m + (1 - μ) ∇ is preconditioned and its d is the step.
 - `damping_split: equal`: √λ for either factor. `inverse_warmup`: inverses at every step up to this one.
 - `warm_start`: the mean statistics of so many batches are the first A and G, and 1 - βᵏ is 1.

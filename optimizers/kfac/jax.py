@@ -269,9 +269,8 @@ class KFAC:
         )
         steps = {name: length * direction[name] + momentum * state["velocity"][name] for name in given}
         if adapts:
-            factor = self.settings.damping_decay**self.settings.damping_interval
             fell = loss(params) - loss(params | {name: params[name] - step for name, step in steps.items()})
-            state = state | {"damping": adapt_damping(state["damping"], fell, promised, factor=factor)}
+            state = state | {"damping": adapt_damping(state["damping"], fell, promised)}
         return steps, state
 
     def _rescaled(self, params: Tree, changes: Tree) -> Tree:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.contract import Layer
-from suite.optimizers.kfac.plan import KFACPlan
+from suite.optimizers.kfac.plan import ADAPTATION, KFACPlan
 
 Tree = dict[str, Array]
 Taps = Mapping[tuple[str, int], tuple[Array, Array]]
@@ -71,7 +71,7 @@ def fit_step(products: Tree, slopes: Array, lengths: Array, *, drawn: Array, dam
     return jnp.stack([length, momentum]), 0.5 * (length * one + momentum * other)
 
 
-def adapt_damping(damping: Array, fell: Array, promised: Array, *, factor: float) -> Array:
-    """Return λ times `factor` where the loss fell by more than 3/4 of what the model promised, λ / factor below 1/4."""
+def adapt_damping(damping: Array, fell: Array, promised: Array) -> Array:
+    """Return λ times ωᵀ where the loss fell by more than 3/4 of what the model promised, λ / ωᵀ below 1/4."""
     ratio = fell / promised
-    return jnp.where(ratio > 0.75, damping * factor, jnp.where(ratio >= 0.25, damping, damping / factor))
+    return jnp.where(ratio > 0.75, damping * ADAPTATION, jnp.where(ratio >= 0.25, damping, damping / ADAPTATION))

@@ -9,6 +9,9 @@ from suite.optimizers._plan import group_blocks, read_layers, turn_shapes
 from suite.optimizers.kfac.settings import Settings
 
 SMALLEST = 1e-12  # least mean eigenvalue in π
+# steps T between changes of λ with `quadratic_model`, and ωᵀ, its factor (Martens and Grosse 2015, section 6.5)
+ADAPTATION_INTERVAL = 5
+ADAPTATION = (19 / 20) ** ADAPTATION_INTERVAL
 
 
 class KFACPlan(Plan):
@@ -148,7 +151,7 @@ class KFACPlan(Plan):
 
     def phase(self, step: int) -> tuple[str, ...]:
         """`statistics`, or `sampled` (labels drawn from the model), where factors are due; `damping` where λ adapts."""
-        adapts = self.settings.quadratic_model and (step + 1) % self.settings.damping_interval == 0
+        adapts = self.settings.quadratic_model and (step + 1) % ADAPTATION_INTERVAL == 0
         return ("damping",) * adapts + (self.word,) * bool(self.now(step))
 
     def inverted(self, step: int) -> tuple[str, ...]:
@@ -162,7 +165,7 @@ class KFACPlan(Plan):
     def cycle(self) -> tuple[int, int]:
         """(begin, period): from step `begin` on, `phase` and `programs` repeat themselves; not with `stale`."""
         settings = self.settings
-        adapts = settings.damping_interval if settings.quadratic_model else 1
+        adapts = ADAPTATION_INTERVAL if settings.quadratic_model else 1
         return settings.inverse_warmup + 1, math.lcm(settings.factor_interval, settings.inverse_interval, adapts)
 
     def programs(self, step: int) -> tuple[str, ...]:

@@ -192,7 +192,7 @@ def update(
         velocity = grads
     if settings.quadratic_model:
         assert look
-        adapts = (step + 1) % settings.damping_interval == 0
+        adapts = (step + 1) % 5 == 0
         fitted = move_parameters(
             params, grads, preconditioned, state, settings, layers, weight, look, unfold_inputs, adapts=adapts
         )

@@ -99,6 +99,6 @@ def move_parameters(
 
         predicted = slopes @ coefficients - 0.5 * coefficients @ model @ coefficients
         ratio = (loss(params) - loss(params | new)) / predicted
-        factor = settings.damping_decay**settings.damping_interval
+        factor = 0.95**5
         damping *= factor if ratio > 0.75 else 1.0 if ratio >= 0.25 else 1.0 / factor
     return new, step, damping

@@ -8,10 +8,9 @@ from suite.declared import Declared, setting
 class Settings(Declared):
     """lr, damping and intervals: those of resnet50's laptop stand-in; no publication has them.
 
-    factor_decay: Martens and Grosse 2015, section 5; damping_interval and damping_decay: 6.5. stale and rescale: SP-NGD
-    (Osawa et al. 2020). search: the highest rates up to 0.3 won on frnn, bert and dlrm; kl_clip is 1e-3 in ACKTR's code
-    (openai/baselines) and 0.1 by hand on the autoencoder, whose loss is a sum over pixels; fallback_ratio is 0.01 to
-    0.1 by hand on frnn and bert.
+    factor_decay: Martens and Grosse 2015, section 5. stale and rescale: SP-NGD (Osawa et al. 2020). search: the highest
+    rates up to 0.3 won on frnn, bert and dlrm; kl_clip is 1e-3 in ACKTR's code (openai/baselines) and 0.1 by hand on
+    the autoencoder, whose loss is a sum over pixels; fallback_ratio is 0.01 to 0.1 by hand on frnn and bert.
     """
 
     renamed: ClassVar = {"symmetric": None}  # now comm.factors.symmetric
@@ -62,10 +61,6 @@ class Settings(Declared):
         False,
         "length and momentum of a step follow from the exact quadratic model, and λ adapts (Martens and Grosse 2015)",
         before=False,
-    )
-    damping_interval: int = setting(5, "steps T between changes of λ; read with quadratic_model", at_least=1, before=5)
-    damping_decay: float = setting(
-        0.95, "ω, λ changes by ω to the power of T; read with quadratic_model", at_least=0.1, below=1, before=0.95
     )
     fallback_ratio: float = setting(
         0.0,

@@ -332,8 +332,7 @@ class KFAC(Observing[Settings]):
         with edit_weights(parameters) as values:
             torch._foreach_sub_(values, velocity)
         if before is not None:
-            factor = self.settings.damping_decay**self.settings.damping_interval
-            state["damping"].copy_(adapt_damping(state["damping"], before - loss(), promised, factor=factor))
+            state["damping"].copy_(adapt_damping(state["damping"], before - loss(), promised))
 
     def _rescale(self) -> None:
         """Give each weight of a linear layer or convolution the norm √(2 outputs)."""

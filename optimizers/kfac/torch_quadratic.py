@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suite.contract import Layer
-from suite.optimizers.kfac.plan import KFACPlan
+from suite.optimizers.kfac.plan import ADAPTATION, KFACPlan
 
 Tree = dict[str, Tensor]
 Taps = Mapping[tuple[str, int], tuple[Tensor, Tensor]]
@@ -94,7 +94,7 @@ def fit_step(
     return torch.stack([length, momentum]), 0.5 * (length * one + momentum * other)
 
 
-def adapt_damping(damping: Tensor, fell: Tensor, promised: Tensor, *, factor: float) -> Tensor:
-    """Return λ times `factor` where the loss fell by more than 3/4 of what the model promised, λ / factor below 1/4."""
+def adapt_damping(damping: Tensor, fell: Tensor, promised: Tensor) -> Tensor:
+    """Return λ times ωᵀ where the loss fell by more than 3/4 of what the model promised, λ / ωᵀ below 1/4."""
     ratio = fell / promised
-    return torch.where(ratio > 0.75, damping * factor, torch.where(ratio >= 0.25, damping, damping / factor))
+    return torch.where(ratio > 0.75, damping * ADAPTATION, torch.where(ratio >= 0.25, damping, damping / ADAPTATION))

@@ -23,8 +23,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "clipped": {"kl_clip": 1e-5},
     "rescale": {"rescale": True},
     "sampled": {"fisher": "sampled"},
-    "model": {"quadratic_model": True, "damping_interval": 2, "damping": 1.0},
-    "model, full": {"quadratic_model": True, "damping_interval": 3, "batchnorm": "full", "damping_split": "equal"},
+    "model": {"quadratic_model": True, "damping": 1.0},
+    "model, full": {"quadratic_model": True, "batchnorm": "full", "damping_split": "equal"},
 }
 # test_sampled.py and conformance/test_optimizers.py ask the rest of what is drawn
 each = pytest.mark.parametrize("option", [option for option in OPTIONS if option != "sampled"])
