@@ -119,8 +119,9 @@ class KFAC:
         """Do nothing: no work is pending on the host."""
 
     def facts(self, state: State) -> dict[str, float]:
-        """Number of refreshed factors, and of statistics and inverses that were unusable, so the old ones stayed."""
-        return {name: int(state[name]) for name in ("refreshed", "kept")}
+        """Number of refreshed factors, and of unusable statistics and inverses, where the old ones stayed; and λ."""
+        counts = {name: int(state[name]) for name in ("refreshed", "kept")}
+        return counts | ({"damping": float(f"{float(state['damping']):.6g}")} if "damping" in state else {})
 
     def observe(self, taps: Taps, weight: Array) -> Tree:
         """Sums over samples of every factor, by name, from the taps of one backward pass; weight is (N,)."""
@@ -246,31 +247,31 @@ class KFAC:
         """Return what the covered parameters lose by the exact quadratic model, and the state, where λ `adapts`."""
         given, decay = [name for name in grads if name in self.plan.covered], state["hyper"]["weight_decay"]
         pair = direction, state["velocity"]
-
-        def loss(at: Tree) -> Array:
-            own = reduce.exact({"loss": evaluate(at, observe=lambda taps, weight: {})[0]})["loss"]
-            return own + 0.5 * decay * sum(jnp.vdot(at[name], at[name]) for name in given if at[name].ndim > 1)
+        scale = jnp.stack([decay * (grads[name].ndim > 1) for name in given])
 
         def multiply(one: Tree, other: Tree) -> Array:
-            """⟨v, u⟩, and that times the L2 term's factor."""
-            parts = [jnp.vdot(one[name], other[name]) for name in given]
-            decayed = [part * decay * (one[name].ndim > 1) for name, part in zip(given, parts, strict=True)]
-            return jnp.stack([jnp.stack(parts).sum(), jnp.stack(decayed).sum()])
+            return jnp.stack([jnp.vdot(one[name], other[name]) for name in given])
+
+        def look(at: Tree) -> tuple[Array, Array]:
+            """The loss and ⟨∇h, v⟩ (2,) at some weights, of the gradient before clipping."""
+            loss, slopes, _ = evaluate(at, observe=lambda taps, weight: {})
+            turned = self.shapes.unify(slopes)
+            own = reduce.exact({"loss": loss, "slopes": jnp.stack([multiply(turned, v).sum() for v in pair])})
+            decayed = jnp.stack([(multiply(at, v) * scale).sum() for v in pair])
+            return own["loss"] + 0.5 * (multiply(at, at) * scale).sum(), own["slopes"] + decayed
 
         observe = functools.partial(sum_products, self.plan, pair)
-        _, drawn, products = evaluate(params, labels="sampled", observe=observe)
-        means = reduce.exact(products | {"drawn": multiply(self.shapes.unify(drawn), direction)[0]})
-        (length, momentum), promised = fit_step(
-            means,
-            jnp.stack([multiply(grads, one)[0] for one in pair]),
-            jnp.moveaxis(jnp.stack([jnp.stack([multiply(one, other) for other in pair]) for one in pair]), -1, 0),
-            drawn=means["drawn"],
-            damping=state["damping"],
-        )
-        steps = {name: length * direction[name] + momentum * state["velocity"][name] for name in given}
+        means = reduce.exact(evaluate(params, labels="sampled", observe=observe, per_term=True)[2])
+        curvature = scale + state["damping"] * means["share"]
+        lengths = jnp.stack([jnp.stack([(multiply(v, u) * curvature).sum() for v in pair]) for u in pair])
+        model = means["gram"] + lengths
+        fitted = fit_step(model, jnp.stack([multiply(grads, v).sum() for v in pair]))
+        steps = {name: fitted[0] * direction[name] + fitted[1] * state["velocity"][name] for name in given}
         if adapts:
-            fell = loss(params) - loss(params | {name: params[name] - step for name, step in steps.items()})
-            state = state | {"damping": adapt_damping(state["damping"], fell, promised)}
+            before, slopes = look(params)
+            after, _ = look(params | {name: params[name] - step for name, step in steps.items()})
+            promised = fitted @ slopes - 0.5 * fitted @ model @ fitted
+            state = state | {"damping": adapt_damping(state["damping"], before - after, promised)}
         return steps, state
 
     def _rescaled(self, params: Tree, changes: Tree) -> Tree:

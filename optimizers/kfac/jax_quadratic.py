@@ -22,7 +22,7 @@ def sum_products(plan: KFACPlan, directions: Sequence[Tree], taps: Taps, weight:
         weight: of the samples, (N,).
 
     Returns:
-        `gram`, Σ ⟨gᵢ, v⟩ ⟨gᵢ, u⟩ (directions, directions); `total`, Σ ⟨gᵢ, v⟩ of the first direction.
+        `gram`, Σ ⟨gᵢ, v⟩ ⟨gᵢ, u⟩ (directions, directions); `share`, the samples' weight.
     """
     rows = jnp.zeros((len(directions), len(weight)), weight.dtype)
     for (name, _), (x, dy) in taps.items():
@@ -30,7 +30,7 @@ def sum_products(plan: KFACPlan, directions: Sequence[Tree], taps: Taps, weight:
             own = [[v[parameter] for parameter in layer.parameters] for v in directions]
             rows += jnp.stack([multiply_gradients(layer, x, dy, *matrices) for matrices in own])
     inverse = jnp.where(weight > 0, 1.0 / jnp.where(weight > 0, weight, 1.0), 0.0)  # dy holds the weight once
-    return {"gram": rows * inverse @ rows.T, "total": rows[0].sum()}
+    return {"gram": rows * inverse @ rows.T, "share": weight.sum()}
 
 
 def multiply_gradients(layer: Layer, x: Array, dy: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -49,26 +49,19 @@ def multiply_gradients(layer: Layer, x: Array, dy: Array, weight: Array, bias: A
     return (y * dy).reshape(len(dy), -1).sum(1)
 
 
-def fit_step(products: Tree, slopes: Array, lengths: Array, *, drawn: Array, damping: Array) -> tuple[Array, Array]:
-    """Return (α, μ) and by how much the model says that their step lowers the loss.
+def fit_step(model: Array, slopes: Array) -> Array:
+    """Return the (α, μ) that minimise ½ (α, μ) B (α, μ)ᵀ - (α, μ) · slopes.
 
     Args:
-        products: means over samples and ranks of `sum_products`, for the direction and the last step.
+        model: (2, 2), B for the direction and the last step.
         slopes: (2,), ⟨∇h, v⟩ of both.
-        lengths: (2, 2, 2), products ⟨v, u⟩ of both, and those times the L2 term's factor.
-        drawn: ⟨∇, v⟩ of the direction, with the gradient of the loss with drawn labels.
-        damping: λ.
     """
-    known = products["total"] != 0
-    share = jnp.where(known, drawn / jnp.where(known, products["total"], 1.0), 1.0)  # samples of each term of the loss
-    model = (products["gram"] + damping * lengths[0]) * share + lengths[1]
     a, b, c, (one, other) = model[0, 0], model[0, 1], model[1, 1], slopes
     tiny, determinant = jnp.finfo(model.dtype), a * c - b * b
     both = determinant > tiny.eps * a * c  # not before the first step
     determinant = jnp.where(both, determinant, 1.0)
     length = jnp.where(both, (c * one - b * other) / determinant, one / jnp.maximum(a, tiny.tiny))
-    momentum = jnp.where(both, (a * other - b * one) / determinant, 0.0)
-    return jnp.stack([length, momentum]), 0.5 * (length * one + momentum * other)
+    return jnp.stack([length, jnp.where(both, (a * other - b * one) / determinant, 0.0)])
 
 
 def adapt_damping(damping: Array, fell: Array, promised: Array) -> Array:

@@ -180,10 +180,11 @@ def _check_model(settings: Settings) -> None:
         "kl_clip=0": settings.kl_clip == 0,
         "momentum_on=direction": settings.momentum_on == "direction",
         "rescale=false": not settings.rescale,
+        "damping=1": settings.damping != 0,
     }
     if wrong := [option for option, is_set in replaced.items() if not is_set]:
         raise UserError(
-            "optimizer.quadratic_model=true: the model decides on a step's length and momentum; "
+            "optimizer.quadratic_model=true: a step's length, its momentum and the damping follow from the model; "
             f"set {' '.join(f'optimizer.{option}' for option in wrong)}"
         )
     if not isinstance(settings.damping, (int, float)):

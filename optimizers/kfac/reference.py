@@ -161,10 +161,10 @@ def update(
     taps: Taps,
     weight: np.ndarray,
     layers: dict[str, Layer],
-    look: Callable[[Tree, str], tuple[float, Tree, Taps]] | None = None,
+    look: Callable[[Tree, str], tuple[float, Tree, Taps, float]] | None = None,
     **_: Any,
 ) -> tuple[Tree, dict[str, Any]]:
-    """One step; returns new parameters and state. `look` makes (loss, gradients, taps) from parameters and labels."""
+    """One step; returns new parameters and state. `look`: see `reference_quadratic.move_parameters`."""
     momentum, damping = settings.momentum, state["damping"] or settings.damping
     state = {**state, "mass": dict(state["mass"]), "inverses": dict(state["inverses"])}
     update_factors(

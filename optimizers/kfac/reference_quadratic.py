@@ -52,7 +52,7 @@ def move_parameters(
     settings: Settings,
     layers: dict[str, Layer],
     weight: np.ndarray,
-    look: Callable[[Tree, str], tuple[float, Tree, Taps]],
+    look: Callable[[Tree, str], tuple[float, Tree, Taps, float]],
     unfold: Unfold,
     *,
     adapts: bool,
@@ -67,17 +67,16 @@ def move_parameters(
         settings: of the optimizer.
         layers: that are preconditioned.
         weight: of the samples, (N,).
-        look: parameters and labels ("given" or "sampled") to mean loss, gradients and taps.
+        look: parameters and labels ("given" or "sampled") to mean loss, gradients, taps, and the number of the loss's
+            terms, such as words.
         unfold: `reference.unfold_inputs`.
         adapts: whether λ changes in this step.
     """
     covered = [name for layer in layers.values() for name in layer.parameters]
     damping, decay = state["damping"] or settings.damping, settings.weight_decay
     pair = [{name: tree[name] for name in covered} for tree in (direction, state["velocity"])]
-    _, drawn, taps = look(params, "sampled")
+    _, _, taps, count = look(params, "sampled")
     rows = np.stack([multiply_gradients(taps, weight, layers, v, unfold) for v in pair])
-    # the loss is a mean over `count` terms, such as words; drawn is the gradient of the same mean
-    count = (weight * rows[0]).sum() / sum(np.vdot(drawn[name], pair[0][name]) for name in covered)
     model = rows * weight @ rows.T / count
     for i, one in enumerate(pair):
         for j, other in enumerate(pair):
@@ -97,6 +96,9 @@ def move_parameters(
         def loss(at: Tree) -> float:
             return look(at, "given")[0] + 0.5 * decay * sum((at[n] ** 2).sum() for n in covered if at[n].ndim > 1)
 
+        unclipped = look(params, "given")[1]
+        unclipped = {name: unclipped[name] + decay * (params[name].ndim > 1) * params[name] for name in covered}
+        slopes = np.array([sum(np.vdot(unclipped[name], v[name]) for name in covered) for v in pair])
         predicted = slopes @ coefficients - 0.5 * coefficients @ model @ coefficients
         ratio = (loss(params) - loss(params | new)) / predicted
         factor = 0.95**5

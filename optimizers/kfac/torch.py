@@ -126,8 +126,10 @@ class KFAC(Observing[Settings]):
         """Do nothing: no work is pending on the host."""
 
     def facts(self) -> dict[str, float]:
-        """Number of refreshed factors, and of statistics and inverses that were unusable, so the old ones stayed."""
-        return {name: int(self.state["kfac"][name]) for name in ("refreshed", "kept")}
+        """Number of refreshed factors, and of unusable statistics and inverses, where the old ones stayed; and λ."""
+        state = self.state["kfac"]
+        counts = {name: int(state[name]) for name in ("refreshed", "kept")}
+        return counts | ({"damping": float(f"{float(state['damping']):.6g}")} if "damping" in state else {})
 
     def observe(self, taps: Mapping[tuple[str, int], tuple[Tensor, Tensor]], weight: Tensor) -> Tree:
         """Sums over samples of every factor that is due, from the taps of one backward pass; weight is (N,)."""
@@ -304,35 +306,37 @@ class KFAC(Observing[Settings]):
         velocity = [self.state[parameter]["velocity"] for parameter in parameters]
         pair = direction, turn_weights(self.layers, dict(zip(given, velocity, strict=True)))
 
-        def loss() -> Tensor:
-            own = reduce.exact({"loss": evaluate(observe=_observe_nothing)[0]})["loss"]
-            return own + 0.5 * sum(decays[p] * p.square().sum() for p in parameters)
-
         def multiply(one: Tree, other: Tree) -> Tensor:
-            """⟨v, u⟩, and that times the L2 term's factor."""
-            parts = [torch.vdot(one[name].flatten(), other[name].flatten()) for name in given]
-            decayed = [part * decays[p] for part, p in zip(parts, parameters, strict=True)]
-            return torch.stack([torch.stack(parts).sum(), torch.stack(decayed).sum()])
+            return torch.stack([torch.vdot(one[name].flatten(), other[name].flatten()) for name in given])
+
+        def look() -> tuple[Tensor, Tensor]:
+            """The loss and ⟨∇h, v⟩ (2,) at the present weights, of the gradient before clipping."""
+            loss, slopes, _ = evaluate(observe=_observe_nothing)
+            turned = turn_weights(self.layers, slopes)
+            own = reduce.exact({"loss": loss, "slopes": torch.stack([multiply(turned, v).sum() for v in pair])})
+            now = turn_weights(self.layers, {name: self.named[name].detach() for name in given})
+            decayed = torch.stack([(multiply(now, v) * scale).sum() for v in pair])
+            return own["loss"] + 0.5 * (multiply(now, now) * scale).sum(), own["slopes"] + decayed
 
         products = Products(self.plan, pair)
-        drawn = turn_weights(self.layers, evaluate(labels="sampled", observe=products.observe)[1])
-        means = reduce.exact(products.sums() | {"drawn": multiply(drawn, direction)[0]})
-        coefficients, promised = fit_step(
-            means,
-            torch.stack([multiply(grads, one)[0] for one in pair]),
-            torch.stack([torch.stack([multiply(one, other) for other in pair]) for one in pair]).movedim(-1, 0),
-            drawn=means["drawn"],
-            damping=state["damping"],
-        )
-        before = loss() if adapts else None
-        length, momentum = coefficients.unbind()
+        share = evaluate(labels="sampled", observe=products.observe, per_term=True)[2]["share"]
+        means = reduce.exact(products.sums() | {"share": share})
+        scale = means["share"].new_tensor([decays[parameter] for parameter in parameters])
+        curvature = scale + state["damping"] * means["share"]
+        lengths = torch.stack([torch.stack([(multiply(v, u) * curvature).sum() for v in pair]) for u in pair])
+        model = means["gram"] * (means["share"] / means["samples"]) + lengths
+        fitted = fit_step(model, torch.stack([multiply(grads, v).sum() for v in pair]))
+        before, slopes = look() if adapts else (None, None)
+        length, momentum = fitted.unbind()
         turned = turn_weights(self.layers, {name: direction[name] for name in given})
-        torch._foreach_mul_(velocity, momentum)
-        torch._foreach_add_(velocity, [turned[name] * length for name in given])
+        steps = [turned[name] * length + v * momentum for name, v in zip(given, velocity, strict=True)]
         with edit_weights(parameters) as values:
-            torch._foreach_sub_(values, velocity)
-        if before is not None:
-            state["damping"].copy_(adapt_damping(state["damping"], before - loss(), promised))
+            torch._foreach_sub_(values, steps)
+        if before is not None and slopes is not None:
+            promised = fitted @ slopes - 0.5 * fitted @ model @ fitted
+            state["damping"].copy_(adapt_damping(state["damping"], before - look()[0], promised))
+        for v, step in zip(velocity, steps, strict=True):
+            v.copy_(step)
 
     def _rescale(self) -> None:
         """Give each weight of a linear layer or convolution the norm √(2 outputs)."""

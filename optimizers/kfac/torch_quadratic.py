@@ -27,31 +27,32 @@ class Products:
         self.plan, self.directions = plan, directions
         self.weight: Tensor | None = None
         self.rows: list[Tensor] = []  # of this micro-batch, a layer each: (directions, samples)
-        self.complete: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.complete: list[tuple[Tensor, Tensor]] = []
 
     def observe(self, taps: Taps, weight: Tensor) -> Tree:
-        """Add one layer's taps of a micro-batch; nothing is left for the engine to sum."""
+        """Add one layer's taps of a micro-batch; the engine sums the samples' weight, once in each micro-batch."""
+        sums: Tree = {}
         if weight is not self.weight:
             self._end()
-            self.weight = weight
+            self.weight, sums = weight, {"share": weight.sum()}
         for (name, _), (x, dy) in taps.items():
             if layer := self.plan.layers.get(name):
                 own = [[v[parameter] for parameter in layer.parameters] for v in self.directions]
                 self.rows.append(torch.stack([multiply_gradients(layer, x, dy, *matrices) for matrices in own]))
-        return {}
+        return sums
 
     def _end(self) -> None:
         if self.weight is not None and self.rows:
             rows, weight = torch.stack(self.rows).sum(0), self.weight
             inverse = torch.where(weight > 0, weight.reciprocal(), 0.0)  # dy holds the weight once
-            self.complete.append((rows * inverse @ rows.T, rows[0].sum(), weight.sum()))
+            self.complete.append((rows * inverse @ rows.T, weight.sum()))
         self.rows = []
 
     def sums(self) -> Tree:
-        """Σ ⟨gᵢ, v⟩ ⟨gᵢ, u⟩ (directions, directions), Σ ⟨gᵢ, v⟩ of the first direction, and the samples' weight."""
+        """`gram`, Σ ⟨gᵢ, v⟩ ⟨gᵢ, u⟩ (directions, directions), and `samples`, their weight."""
         self._end()
-        parts = zip(*self.complete, strict=True)
-        return dict(zip(("gram", "total", "samples"), (torch.stack(part).sum(0) for part in parts), strict=True))
+        gram, samples = zip(*self.complete, strict=True)
+        return {"gram": torch.stack(gram).sum(0), "samples": torch.stack(samples).sum()}
 
 
 def multiply_gradients(layer: Layer, x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -68,30 +69,19 @@ def multiply_gradients(layer: Layer, x: Tensor, dy: Tensor, weight: Tensor, bias
     return (y * dy).flatten(1).sum(1)
 
 
-def fit_step(
-    products: Tree, slopes: Tensor, lengths: Tensor, *, drawn: Tensor, damping: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return (α, μ) and by how much the model says that their step lowers the loss.
+def fit_step(model: Tensor, slopes: Tensor) -> Tensor:
+    """Return the (α, μ) that minimise ½ (α, μ) B (α, μ)ᵀ - (α, μ) · slopes.
 
     Args:
-        products: means over ranks of `Products.sums`, for the direction and the last step.
+        model: (2, 2), B for the direction and the last step.
         slopes: (2,), ⟨∇h, v⟩ of both.
-        lengths: (2, 2, 2), products ⟨v, u⟩ of both, and those times the L2 term's factor.
-        drawn: ⟨∇, v⟩ of the direction, with the gradient of the loss with drawn labels.
-        damping: λ.
     """
-    samples, total = products["samples"], products["total"] / products["samples"]
-    known = total != 0
-    share = torch.where(known, drawn / torch.where(known, total, 1.0), 1.0)  # samples of each term of the loss
-    model = (products["gram"] / samples + damping * lengths[0]) * share + lengths[1]
-    a, b, _, c = model.flatten().unbind()
+    (a, b, _, c), (one, other) = model.flatten().unbind(), slopes.unbind()
     tiny, determinant = torch.finfo(model.dtype), a * c - b * b
     both = determinant > tiny.eps * a * c  # not before the first step
     determinant = torch.where(both, determinant, 1.0)
-    one, other = slopes.unbind()
     length = torch.where(both, (c * one - b * other) / determinant, one / a.clamp_min(tiny.tiny))
-    momentum = torch.where(both, (a * other - b * one) / determinant, 0.0)
-    return torch.stack([length, momentum]), 0.5 * (length * one + momentum * other)
+    return torch.stack([length, torch.where(both, (a * other - b * one) / determinant, 0.0)])
 
 
 def adapt_damping(damping: Tensor, fell: Tensor, promised: Tensor) -> Tensor:

@@ -102,7 +102,13 @@ class Asked(Protocol):
     reduce: Reduce[Any]
     context: Mapping[str, Any]
 
-    def evaluate(self, *params: Any, labels: str = "given", observe: Callable[..., Any] | None = None) -> Any:
+    def evaluate(
+        self,
+        *params: Any,
+        labels: str = "given",
+        observe: Callable[..., Any] | None = None,
+        per_term: bool = False,
+    ) -> Any:
         """Compute (loss, gradients, statistics) of the step's batch again, at the current weights.
 
         Same random numbers; buffers do not change. The gradients are this rank's share: `reduce.mean` of the shares is
@@ -112,6 +118,7 @@ class Asked(Protocol):
             params: jax only: the parameters to evaluate at.
             labels: "given", or "sampled" from the model's own distribution.
             observe: makes the statistics; the optimizer's own `observe` if not given.
+            per_term: divide the statistics' sums by the number of terms of the loss, such as words, not by the samples.
         """
         ...
 

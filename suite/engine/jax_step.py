@@ -106,6 +106,7 @@ class Maths:
         *,
         labels: str = "given",
         observe: Observer | None,
+        per_term: bool = False,
     ) -> Any:
         """Loss, gradients, statistics, buffers, carry and gradients of rows, for all micro-batches.
 
@@ -134,7 +135,7 @@ class Maths:
         counts = reduce.exact({"weight": weight, "samples": batch["weight"].sum()})
         weight, samples = counts["weight"], counts["samples"]  # the loss may count words, not samples
         loss, grads = jax.tree.map(lambda v: v / weight, (total, grads))
-        statistics = jax.tree.map(lambda v: v / samples, statistics)
+        statistics = jax.tree.map(lambda v: v / (weight if per_term else samples), statistics)
         buffers = jax.tree.map(lambda v: v / count, buffers)
         rows = {name: Rows(grad.ids, grad.values / weight) for name, grad in rows.items()}
         return loss, grads, statistics, buffers, jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), after), rows
@@ -172,9 +173,11 @@ class Maths:
         run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}
         reduce = Reduce(transport, self.channels, state=run["comm"]["owned"], key=key)
 
-        def evaluate(params: Tree, labels: str = "given", observe: Any = None) -> tuple[Array, Tree, Tree]:
+        def evaluate(
+            params: Tree, labels: str = "given", observe: Any = None, per_term: bool = False
+        ) -> tuple[Array, Tree, Tree]:
             observe = observe or (optimizer.observe if "observe" in self.needs else None)
-            again = self._evaluate(params, run, batch, key, reduce, labels=labels, observe=observe)
+            again = self._evaluate(params, run, batch, key, reduce, labels=labels, observe=observe, per_term=per_term)
             return again[:3]
 
         if half != "update":

@@ -191,9 +191,9 @@ class Engine:
         reduce.key = key
         micro = self._micro(batch)
 
-        def evaluate(labels: str = "given", observe: Any = None) -> tuple[Tensor, Tree, Tree]:
+        def evaluate(labels: str = "given", observe: Any = None, per_term: bool = False) -> tuple[Tensor, Tree, Tree]:
             observer = (self.layers, observe) if observe else self._curvature if "observe" in needs else None
-            again = self._evaluate(micro, key, labels=labels, observe=observer)
+            again = self._evaluate(micro, key, labels=labels, observe=observer, per_term=per_term)
             return again.loss, again.grads, again.statistics
 
         with self._mode():
@@ -278,9 +278,10 @@ class Engine:
         observe: Observer | None,
         watch: Watch | None = None,
         known: bool = False,
+        per_term: bool = False,
     ) -> Share:
         """`Maths.evaluate` at this engine's current state."""
-        options = {"labels": labels, "observe": observe, "watch": watch, "known": known}
+        options = {"labels": labels, "observe": observe, "watch": watch, "known": known, "per_term": per_term}
         return self.maths.evaluate(micro, self.carry, key, observed=self.schedule.observed, **options)
 
     # -------------------------------------------------------------------------------- everything around it

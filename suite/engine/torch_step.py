@@ -82,6 +82,7 @@ class Maths:
         observed: Callable[[str, Tensor], None],
         watch: Watch | None = None,
         known: bool = False,
+        per_term: bool = False,
     ) -> Share:
         """Compute loss, gradients and statistics at the current weights; `.grad` and buffers do not change.
 
@@ -97,6 +98,7 @@ class Maths:
             known: average loss and buffers over ranks. They are sent in one message with the weights, before the last
                 backward pass, because ranks wait for each other at each message. Gradients are summed in the arrays
                 that will be sent.
+            per_term: divide the statistics by the number of terms of the loss, not by the samples' weight.
         """
         self.model.train()
         old_grads = {name: parameter.grad for name, parameter in self.named.items()}
@@ -130,7 +132,7 @@ class Maths:
                     buffers[name] += value / len(micro)
                 if last:  # with the mean of the weights as divisor, the mean of shares is Σ sum / Σ weight
                     total, weight, samples, buffers = self._means(total, weight, samples, buffers, known)
-                    statistics.divisor = samples  # `weight` may count words, not samples
+                    statistics.divisor = weight if per_term else samples  # `weight` may count words
                 with watch(weight) if last and watch else contextlib.nullcontext():
                     loss.backward()
                     rest()

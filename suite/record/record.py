@@ -330,7 +330,7 @@ def parse_run(config: str) -> AnyRun:
 def hash_of(result: Result) -> str:
     """Return the hash of a result's run, as it was computed when the result was made."""
     if result["schema"] != 1:
-        return hash_run(load_run(result))
+        return hash_run(load_run(result), result["spec"]["config"])
     settings = {key: value for key, value in result["spec"]["config"].items() if key not in UNHASHED_IN_1}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from suite.declared import Effect, Leaf, Role
 from suite.load import Plain
@@ -11,12 +12,18 @@ from suite.settings.run import AnyRun
 ANY: tuple[Effect, ...] = ("weights", "measurement", "time")
 
 
-def hash_run(run: AnyRun) -> str:
+def hash_run(run: AnyRun, config: Mapping[str, Any] | None = None) -> str:
     """Return the sha256 (12 digits) of all settings that affect anything; it names the run directory.
 
     The seed is one of them. Places are not: what they contain has a checksum in the run's fingerprint.
+
+    Args:
+        run: the run.
+        config: of an older result; settings that it lacks did not exist when its hash was computed.
     """
     settings = select_settings(run, ANY, ("setting", "replicate"))
+    if config is not None:
+        settings = {key: value for key, value in settings.items() if _contains(config, key)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -35,6 +42,15 @@ def select_settings(run: AnyRun, affecting: Iterable[Effect], roles: Iterable[Ro
 def differing_keys(one: Mapping[str, Plain], other: Mapping[str, Plain]) -> list[str]:
     """Return the keys at which two selections of settings differ."""
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+def _contains(config: Mapping[str, Any], key: str) -> bool:
+    inner: Any = config
+    for name in key.split("."):
+        if not isinstance(inner, Mapping) or name not in inner:
+            return False
+        inner = inner[name]
+    return True
 
 
 def _affects(leaf: Leaf, wanted: set[Effect]) -> bool:

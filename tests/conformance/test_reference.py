@@ -27,8 +27,8 @@ class Oracle:
 
     def evaluate(
         self, params: dict[str, np.ndarray], step: int, *, keep: bool, labels: str = "given"
-    ) -> tuple[dict[str, np.ndarray], Any, Any, float]:
-        """Gradients, taps, sample weights and loss; `keep` moves buffers and carry on as a step would."""
+    ) -> tuple[dict[str, np.ndarray], Any, Any, tuple[float, float]]:
+        """Gradients, taps, weights, and the loss and its terms; `keep` moves buffers and carry on as a step would."""
         import torch
 
         made, taps = self.engine, {}
@@ -50,12 +50,12 @@ class Oracle:
             for name, value in share.buffers.items():
                 made.buffers[name].copy_(value)
         grads = {n: g.numpy().copy() for n, g in share.grads.items()}
-        return grads, taps, batch["weight"].astype(np.float64), float(share.loss)
+        return grads, taps, batch["weight"].astype(np.float64), (float(share.loss), float(share.weight))
 
-    def look(self, params: dict[str, np.ndarray], step: int, labels: str) -> tuple[float, Any, Any]:
-        """Loss, gradients and taps."""
-        grads, taps, _, loss = self.evaluate(params, step, keep=False, labels=labels)
-        return loss, grads, taps
+    def look(self, params: dict[str, np.ndarray], step: int, labels: str) -> tuple[float, Any, Any, float]:
+        """Loss, gradients, taps and number of terms."""
+        grads, taps, _, (loss, terms) = self.evaluate(params, step, keep=False, labels=labels)
+        return loss, grads, taps, terms
 
 
 def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dict[str, np.ndarray]:
