@@ -103,3 +103,17 @@ def test_in_your_own_loop_the_model_is_refused() -> None:
     model(torch.ones(1, 2)).sum().backward()
     with pytest.raises(UserError, match=r"KFAC\(quadratic_model=True\): needs"):
         optimizer.step()
+
+
+def test_a_penalty_in_the_tasks_loss_does_not_count_as_terms() -> None:
+    """It has a gradient, but adds no terms: the step stays as long as the model of the data's loss makes it."""
+    made: Any = engine(config("kfac", "torch", hyper=MODEL))
+    parameters, plain = list(made.model.parameters()), made.model.loss
+
+    def penalised(outputs: Any, batch: Any) -> tuple[Any, Any]:
+        total, count = plain(outputs, batch)
+        return total + 0.05 * sum(p.square().sum() for p in parameters) * count.detach(), count
+
+    made.model.loss = penalised
+    losses = advance(made, range(10))
+    assert np.isfinite(losses).all() and losses[-1] < 0.9 * losses[0]
