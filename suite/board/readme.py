@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from suite.board.contest import Contest
+from suite.board.contest import Competitor, Contest
 from suite.board.groups import Leaderboard, rank_results
 from suite.board.sections import Section, make_sections
 from suite.board.site.text import MOST_NAMED, format_ratio, format_steps, has_few_seeds, join_names
@@ -72,8 +72,11 @@ def replace_table(text: str, table: str) -> str:
 
 
 def _line(section: Section, main: Contest) -> str:
-    rows = {one.optimizer: one for one in reversed(main.competitors) if one.kind != "no runs"}
-    first, *others = reversed(rows.values())
+    rows: dict[str, Competitor] = {}
+    for one in main.competitors:  # best first
+        if one.kind != "no runs":
+            rows.setdefault(one.optimizer, one)
+    first, *others = rows.values()
     steps = " / ".join(format_steps(row) for row in first.rows)
     cells = [f"{first.optimizer} {steps} ({len(first.rows[0].seeds)} seeds)"]
     cells += [f"{one.optimizer} {format_ratio(one.ratio)}" for one in others if one.ratio]

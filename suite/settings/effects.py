@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from suite.declared import Effect, Leaf, Role
-from suite.load import Plain
+from suite.load import Plain, is_node
 from suite.settings.run import AnyRun
 
 ANY: tuple[Effect, ...] = ("weights", "measurement", "time")
@@ -45,12 +45,8 @@ def differing_keys(one: Mapping[str, Plain], other: Mapping[str, Plain]) -> list
 
 
 def _contains(config: Mapping[str, Any], key: str) -> bool:
-    inner: Any = config
-    for name in key.split("."):
-        if not isinstance(inner, Mapping) or name not in inner:
-            return False
-        inner = inner[name]
-    return True
+    first, _, rest = key.partition(".")
+    return first in config and (not rest or is_node(config[first]) and _contains(config[first], rest))
 
 
 def _affects(leaf: Leaf, wanted: set[Effect]) -> bool:
