@@ -46,7 +46,7 @@ def differing_keys(one: Mapping[str, Plain], other: Mapping[str, Plain]) -> list
 
 def _contains(config: Mapping[str, Any], key: str) -> bool:
     first, _, rest = key.partition(".")
-    return first in config and (not rest or is_node(config[first]) and _contains(config[first], rest))
+    return first in config and (not rest or (is_node(config[first]) and _contains(config[first], rest)))
 
 
 def _affects(leaf: Leaf, wanted: set[Effect]) -> bool:
