@@ -321,7 +321,7 @@ class KFAC(Observing[Settings]):
         products = Products(self.plan, pair)
         share = evaluate(labels="sampled", observe=products.observe, per_term=True)[2]["share"]
         means = reduce.exact(products.sums() | {"share": share})
-        scale = means["share"].new_tensor([decays[parameter] for parameter in parameters])
+        scale = place_numbers([decays[parameter] for parameter in parameters], means["share"])
         curvature = scale + state["damping"] * means["share"]
         lengths = torch.stack([torch.stack([(multiply(v, u) * curvature).sum() for v in pair]) for u in pair])
         model = means["gram"] * (means["share"] / means["samples"]) + lengths
