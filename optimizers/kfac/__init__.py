@@ -52,5 +52,5 @@ CITATION = (
     "arXiv:1503.05671; Osawa et al.: Scalable and Practical Natural Gradient for Large-Scale Deep Learning, "
     "arXiv:2002.06015"
 )
-NEEDS = ("layers", "shapes", "world", "host", "observe", "absorb", "prepare", "program", "facts")
-NEEDS += ("evaluate", "reduce", "phase")
+NEEDS = ("layers", "shapes", "world", "observe", "absorb", "prepare", "program", "reduce", "host", "facts")
+NEEDS += ("evaluate", "phase")
