@@ -249,27 +249,28 @@ class KFAC:
         pair = direction, state["velocity"]
         scale = jnp.stack([decay * (grads[name].ndim > 1) for name in given])
 
-        def multiply(one: Tree, other: Tree) -> Array:
+        def multiply_trees(one: Tree, other: Tree) -> Array:
+            """⟨v, u⟩ of each parameter."""
             return jnp.stack([jnp.vdot(one[name], other[name]) for name in given])
 
-        def look(at: Tree) -> tuple[Array, Array]:
+        def measure_loss(at: Tree) -> tuple[Array, Array]:
             """The loss and ⟨∇h, v⟩ (2,) at some weights, of the gradient before clipping."""
             loss, slopes, _ = evaluate(at, observe=lambda taps, weight: {})
             turned = self.shapes.unify(slopes)
-            own = reduce.exact({"loss": loss, "slopes": jnp.stack([multiply(turned, v).sum() for v in pair])})
-            decayed = jnp.stack([(multiply(at, v) * scale).sum() for v in pair])
-            return own["loss"] + 0.5 * (multiply(at, at) * scale).sum(), own["slopes"] + decayed
+            own = reduce.exact({"loss": loss, "slopes": jnp.stack([multiply_trees(turned, v).sum() for v in pair])})
+            decayed = jnp.stack([(multiply_trees(at, v) * scale).sum() for v in pair])
+            return own["loss"] + 0.5 * (multiply_trees(at, at) * scale).sum(), own["slopes"] + decayed
 
         observe = functools.partial(sum_products, self.plan, pair)
         means = reduce.exact(evaluate(params, labels="sampled", observe=observe, per_term=True)[2])
         curvature = scale + state["damping"] * means["share"]
-        lengths = jnp.stack([jnp.stack([(multiply(v, u) * curvature).sum() for v in pair]) for u in pair])
+        lengths = jnp.stack([jnp.stack([(multiply_trees(v, u) * curvature).sum() for v in pair]) for u in pair])
         model = means["gram"] + lengths
-        fitted = fit_step(model, jnp.stack([multiply(grads, v).sum() for v in pair]))
+        fitted = fit_step(model, jnp.stack([multiply_trees(grads, v).sum() for v in pair]))
         steps = {name: fitted[0] * direction[name] + fitted[1] * state["velocity"][name] for name in given}
         if adapts:
-            before, slopes = look(params)
-            after, _ = look(params | {name: params[name] - step for name, step in steps.items()})
+            before, slopes = measure_loss(params)
+            after, _ = measure_loss(params | {name: params[name] - step for name, step in steps.items()})
             promised = fitted @ slopes - 0.5 * fitted @ model @ fitted
             state = state | {"damping": adapt_damping(state["damping"], before - after, promised)}
         return steps, state

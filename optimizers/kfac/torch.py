@@ -306,27 +306,28 @@ class KFAC(Observing[Settings]):
         velocity = [self.state[parameter]["velocity"] for parameter in parameters]
         pair = direction, turn_weights(self.layers, dict(zip(given, velocity, strict=True)))
 
-        def multiply(one: Tree, other: Tree) -> Tensor:
+        def multiply_trees(one: Tree, other: Tree) -> Tensor:
+            """⟨v, u⟩ of each parameter."""
             return torch.stack([torch.vdot(one[name].flatten(), other[name].flatten()) for name in given])
 
-        def look() -> tuple[Tensor, Tensor]:
+        def measure_loss() -> tuple[Tensor, Tensor]:
             """The loss and ⟨∇h, v⟩ (2,) at the present weights, of the gradient before clipping."""
             loss, slopes, _ = evaluate(observe=_observe_nothing)
             turned = turn_weights(self.layers, slopes)
-            own = reduce.exact({"loss": loss, "slopes": torch.stack([multiply(turned, v).sum() for v in pair])})
+            own = reduce.exact({"loss": loss, "slopes": torch.stack([multiply_trees(turned, v).sum() for v in pair])})
             now = turn_weights(self.layers, {name: self.named[name].detach() for name in given})
-            decayed = torch.stack([(multiply(now, v) * scale).sum() for v in pair])
-            return own["loss"] + 0.5 * (multiply(now, now) * scale).sum(), own["slopes"] + decayed
+            decayed = torch.stack([(multiply_trees(now, v) * scale).sum() for v in pair])
+            return own["loss"] + 0.5 * (multiply_trees(now, now) * scale).sum(), own["slopes"] + decayed
 
         products = Products(self.plan, pair)
         share = evaluate(labels="sampled", observe=products.observe, per_term=True)[2]["share"]
-        means = reduce.exact(products.sums() | {"share": share})
+        means = reduce.exact(products.collect_sums() | {"share": share})
         scale = place_numbers([decays[parameter] for parameter in parameters], means["share"])
         curvature = scale + state["damping"] * means["share"]
-        lengths = torch.stack([torch.stack([(multiply(v, u) * curvature).sum() for v in pair]) for u in pair])
+        lengths = torch.stack([torch.stack([(multiply_trees(v, u) * curvature).sum() for v in pair]) for u in pair])
         model = means["gram"] * (means["share"] / means["samples"]) + lengths
-        fitted = fit_step(model, torch.stack([multiply(grads, v).sum() for v in pair]))
-        before, slopes = look() if adapts else (None, None)
+        fitted = fit_step(model, torch.stack([multiply_trees(grads, v).sum() for v in pair]))
+        before, slopes = measure_loss() if adapts else (None, None)
         length, momentum = fitted.unbind()
         turned = turn_weights(self.layers, {name: direction[name] for name in given})
         steps = [turned[name] * length + v * momentum for name, v in zip(given, velocity, strict=True)]
@@ -334,7 +335,7 @@ class KFAC(Observing[Settings]):
             torch._foreach_sub_(values, steps)
         if before is not None and slopes is not None:
             promised = fitted @ slopes - 0.5 * fitted @ model @ fitted
-            state["damping"].copy_(adapt_damping(state["damping"], before - look()[0], promised))
+            state["damping"].copy_(adapt_damping(state["damping"], before - measure_loss()[0], promised))
         for v, step in zip(velocity, steps, strict=True):
             v.copy_(step)
 

@@ -48,7 +48,7 @@ class Products:
             self.complete.append((rows * inverse @ rows.T, weight.sum()))
         self.rows = []
 
-    def sums(self) -> Tree:
+    def collect_sums(self) -> Tree:
         """`gram`, Σ ⟨gᵢ, v⟩ ⟨gᵢ, u⟩ (directions, directions), and `samples`, their weight."""
         self._end()
         gram, samples = zip(*self.complete, strict=True)

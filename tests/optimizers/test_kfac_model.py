@@ -117,3 +117,21 @@ def test_a_penalty_in_the_tasks_loss_does_not_count_as_terms() -> None:
     made.model.loss = penalised
     losses = advance(made, range(10))
     assert np.isfinite(losses).all() and losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_step_does_not_depend_on_how_many_terms_the_loss_counts(backend: str) -> None:
+    """Three times as many terms, such as words: a third of the loss, and the same minimum of its model."""
+    ends = []
+    for times in (1, 3):
+        made: Any = engine(config("kfac", backend, hyper=MODEL | {"weight_decay": 0.0}))
+        model = made.model if backend == "torch" else made.maths.model
+        plain = model.loss
+        object.__setattr__(model, "loss", lambda *inputs, plain=plain, times=times: _recounted(plain(*inputs), times))
+        made.step(0, made.task.batch("train", 0, 0), {})
+        ends.append({name: value for name, value in weights(made).items() if name in made.optimizer.plan.covered})
+    assert len(ends[0]) > 3 and gap(*ends) <= 1e-12
+
+
+def _recounted(loss: tuple[Any, Any], times: int) -> tuple[Any, Any]:
+    return loss[0], loss[1] * times
