@@ -109,8 +109,9 @@ def _measure(
 ) -> int:
     """Measure one check until it is decided, its seeds are used up, or the budget ends; 1 if a run failed."""
     alpha, most = one.claim.divide_error(check), max(check.most, seeds if check.statistic != "exact" else 1)
+    folders = [find_committed()] if keep and check.study else None  # what runs/ has of a study is not kept yet
     for count in range(min(check.seeds, most), most + 1):
-        evidence = collect_evidence(one.claim, check, Results())
+        evidence = collect_evidence(one.claim, check, Results(folders))
         if judge_check(check, evidence, alpha=alpha).state in DECIDED:
             return 0
         for seed in list_missing_seeds(check, evidence, count):

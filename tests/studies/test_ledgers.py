@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from suite.studies import muon_flops, muon_limit, onebit_volume, zero_volume
+from suite.studies import diloco_volume, muon_flops, muon_limit, onebit_volume, zero_volume
 from suite.studies.muon_singular import A, B, C, iterate
 
 
@@ -18,6 +18,12 @@ def test_sharded_parameters_are_gathered_twice_a_batch(ranks: int, batches: int)
 
 def test_rows_are_padded_to_a_multiple_of_the_ranks() -> None:
     assert zero_volume.measure(0, ranks=64, layers=2, width=100) == pytest.approx(1.5 * 128 / 100)
+
+
+@pytest.mark.parametrize(("steps", "interval"), [(6, 3), (8, 3), (5, 1)])
+def test_local_steps_send_nothing(steps: int, interval: int) -> None:
+    ratio = diloco_volume.measure(0, interval=interval, steps=steps, workers=4, width=8)
+    assert ratio == pytest.approx(steps / (steps // interval))
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.15, 0.5, 1.0])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from claimed import CLAIMS, RUN
 
+from suite.claims import evidence, runs
 from suite.verbs import reproduce
 
 
@@ -43,6 +44,16 @@ def test_a_claim_is_measured_once_and_its_pattern_is_never_an_exit_code(claims, 
     claims.write_text(CLAIMS.replace("below: 4.5", "below: 3.9"))
     assert reproduce.main([str(claims), "--json"]) == 0
     assert answer(capsys)["pattern"] == "pattern not seen"
+
+
+def test_keep_writes_what_an_earlier_command_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    committed = tmp_path / "suite"
+    for module in (runs, evidence):
+        monkeypatch.setattr(module, "find_committed", lambda: committed)
+    for words, folder in (([], Path("runs")), (["--keep"], committed)):
+        assert reproduce.main(["lessard2016-heavy-ball-cycle", *words]) == 0
+        assert list(folder.glob("studies/lessard2016-heavy-ball-cycle/*.json"))
 
 
 def test_nothing_starts_that_would_exceed_the_budget(claims, capsys):
