@@ -60,8 +60,9 @@ def multiply_gradients(layer: Layer, x: Tensor, dy: Tensor, weight: Tensor, bias
     if layer.kind == "embedding":
         y = weight[x]
     elif layer.kind == "batchnorm":
-        scale, shift = (value.view(-1, *[1] * (x.ndim - 2)) for value in (weight, bias if bias is not None else weight))
-        y = x * scale + shift
+        channels = -1, *[1] * (x.ndim - 2)
+        y = x * weight.view(channels)
+        y = y if bias is None else y + bias.view(channels)
     elif layer.kind == "conv2d":
         y = F.conv2d(x.to(weight.dtype), weight, bias, layer.stride, layer.padding)
     else:

@@ -66,6 +66,8 @@ class Doubt(_Strict):
     def _check(self) -> "Doubt":
         if bool(self.results) == (self.row is not None):
             raise ValueError("needs exactly one of results (names of result files) and row (task, optimizer, …)")
+        if self.date > datetime.date.today() + datetime.timedelta(days=1):  # elsewhere, it may be tomorrow
+            raise ValueError("the date is in the future")
         if (self.answer is None) != (self.status == "open"):
             raise ValueError("an open doubt has no answer; answered and confirmed ones have one")
         return self

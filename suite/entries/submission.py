@@ -140,8 +140,9 @@ def _board_faults(content: bytes) -> Iterator[str]:
 
 
 def _with_log(path: Path, result: Result) -> Entry:
-    log = path.parent / LOG
-    if path.name != "result.json" or not log.exists():
+    there = path.resolve()  # the log lies beside the file that a link names
+    log = there.parent / LOG
+    if there.name != "result.json" or not log.exists():
         return Entry(path, result)
     if log.is_dir():
         raise Unreadable(f"{LOG}: is a folder")

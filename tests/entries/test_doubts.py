@@ -67,6 +67,7 @@ def test_a_doubt_about_files_finds_them_by_content() -> None:
         (f"results: [{SAMPLE.name}]", "", "needs exactly one of results"),
         ("https://example.org/a", "javascript:alert(1)", "evidence.0"),
         ("date: 2026-11-23", "date: yesterday", "date"),
+        ("date: 2026-11-23", "date: 2999-01-01", "the date is in the future"),
         ("finding: The learning", f"finding: {'x' * 2000}", "finding"),
         pytest.param("who: a reader", "who: " + "[" * 100, "not YAML", id="open brackets"),
         pytest.param("who: a reader", "who: " + "[" * 20000, "20,002 opening brackets", id="many brackets"),

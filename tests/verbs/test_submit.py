@@ -174,8 +174,10 @@ def test_a_log_of_another_run_is_noticed(suite: Call, one: Path, tmp_path: Path)
     path = copied(one, tmp_path / "other")
     log = path.parent / "events.jsonl"
     log.write_text(log.read_text().replace('"step": 12', '"step": 13'))
-    code, text = suite("submit", str(path), "--to", "kept")
-    assert code == 1 and not (tmp_path / "kept").exists(), text
+    (link := tmp_path / "link.json").symlink_to(path)
+    for file in (path, link):
+        code, text = suite("submit", str(file), "--to", "kept")
+        assert code == 1 and not (tmp_path / "kept").exists(), text
     log.write_text('{"event": NaN}\n')
     code, text = suite("submit", str(path), "--to", "kept")
     assert code == 1 and "events.jsonl, line 1: event: NaN is not JSON" in text
