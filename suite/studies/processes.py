@@ -1,9 +1,10 @@
 """Error rates of `suite regress` on real processes of one machine.
 
-`python -m suite.studies.processes --record idle --count 100` measures rounds of one benchmark, as the command does,
-with the same code on both sides, and adds the seconds of a step to results/processes.csv; `--record busy` does so
+`python -m suite.studies.processes --record idle --count 100` measures rounds of the benchmark sgd-torch, as the command
+does, with the same code on both sides, and adds the seconds of a step to results/processes.csv; `--record busy` does so
 beside a second process, which multiplies matrices; `--running` takes one that runs already. With `--alone`, the two
-processes of a round run one after the other. It may be interrupted and continued.
+processes of a round run one after the other. `--benchmark sgd-jax` takes another one. It may be interrupted and
+continued.
 
 `python -m suite.studies.processes` replays comparisons from these records and writes the table of docs/regression.md. A
 comparison takes the rounds in the order in which they ran, beginning at one of 100 places; B's seconds are multiplied
@@ -33,7 +34,7 @@ from suite.studies.regressions import PAGE, update
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "processes.csv"
 BEGIN = "<!-- table: processes -->\n"
-BENCHMARK = "sgd-torch"
+BENCHMARKS = ("sgd-torch", "sgd-jax")
 LOADS = {"idle": "nothing else", "busy": "a second process"}
 DESIGNS = {"alone": "one after the other", "turns": "in turns"}
 EFFECTS = (1.0, 1.03, 1.1)  # B over A
@@ -43,48 +44,59 @@ BUSY = "import numpy as np\na = np.ones((500, 500))\nwhile True: a @ a"
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What rounds have in common.
+
+    Attributes:
+        benchmark: one of `BENCHMARKS`.
+        load: key of `LOADS`.
+        design: key of `DESIGNS`.
+    """
+
+    benchmark: str
+    load: str
+    design: str
+
+
+@dataclass(frozen=True)
 class Row:
     """How replayed comparisons end.
 
     Attributes:
-        load: key of `LOADS`.
-        design: key of `DESIGNS`.
+        kind: of the rounds.
         effect: B's seconds over A's.
         states: number of comparisons by answer.
         rounds: median.
     """
 
-    load: str
-    design: str
+    kind: Kind
     effect: float
     states: dict[str, int]
     rounds: float
 
 
 # ------------------------------------------------------------------------------------------------------------ records
-def record(load: str, design: str, count: int, running: bool = False, path: Path = RECORDS) -> None:
+def record(kind: Kind, count: int, running: bool = False, path: Path = RECORDS) -> None:
     """Measure until there are `count` rounds of this kind.
 
     Args:
-        load: key of `LOADS`.
-        design: key of `DESIGNS`.
+        kind: of the rounds.
         count: number of rounds.
         running: whether the second process of the load runs already.
         path: of the records.
     """
-    benchmark = next(one for one in read_benchmarks() if one.name == BENCHMARK)
+    benchmark = next(one for one in read_benchmarks() if one.name == kind.benchmark)
     side, choice = Side(".", Path(sys.executable), ROOT), list_cores(1)
     sampler = Sampler()
-    with contextlib.nullcontext() if running or load == "idle" else _second():
-        for number in range(len(records(load, design, path)) if path.exists() else 0, count):
+    with contextlib.nullcontext() if running or kind.load == "idle" else _second():
+        for number in range(len(records(kind, path)), count):
             core = choice[number % len(choice)]
-            if design == "turns":
+            if kind.design == "turns":
                 first, second = sampler([side, side], benchmark, core)
             else:
                 [first], [second] = (in_turns([side], benchmark, core, LIMIT) for _ in range(2))
-            new = not path.exists()
             with path.open("a", encoding="utf-8") as file:
-                file.write("load,design,first,second\n" * new + f"{load},{design},{first:.6g},{second:.6g}\n")
+                file.write(f"{kind.benchmark},{kind.load},{kind.design},{first:.6g},{second:.6g}\n")
 
 
 @contextlib.contextmanager
@@ -98,10 +110,10 @@ def _second() -> Iterator[None]:
         process.wait()
 
 
-def records(load: str, design: str, path: Path = RECORDS) -> list[Round]:
+def records(kind: Kind, path: Path = RECORDS) -> list[Round]:
     """The recorded rounds, in order: seconds of a step of both processes."""
     with path.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if (row["load"], row["design"]) == (load, design)]
+        rows = [row for row in csv.DictReader(file) if Kind(row["benchmark"], row["load"], row["design"]) == kind]
     return [(float(row["first"]), float(row["second"])) for row in rows]
 
 
@@ -112,26 +124,25 @@ def spread(rounds: Sequence[Round]) -> float:
 
 
 # ------------------------------------------------------------------------------------------------------------ replays
-def replay(load: str, design: str, rounds: Sequence[Round], effect: float) -> Row:
+def replay(kind: Kind, rounds: Sequence[Round], effect: float) -> Row:
     """Compare a side with itself, many times.
 
     Args:
-        load: of the records.
-        design: of the records.
+        kind: of the records.
         rounds: the records, in order.
         effect: by which B's seconds are multiplied.
     """
     states, used = [], []
     for number in range(COMPARISONS):
         start = number * len(rounds) // COMPARISONS
-        verdict = _compare([*rounds[start:], *rounds[:start]], effect, number)
+        verdict = _compare(kind.benchmark, [*rounds[start:], *rounds[:start]], effect, number)
         states.append(verdict.state)
         used.append(verdict.rounds)
     counts = {state: states.count(state) for state in ("slower", "not slower", "undecided")}
-    return Row(load, design, effect, counts, statistics.median(used))
+    return Row(kind, effect, counts, statistics.median(used))
 
 
-def _compare(rounds: Sequence[Round], effect: float, seed: int) -> Verdict:
+def _compare(benchmark: str, rounds: Sequence[Round], effect: float, seed: int) -> Verdict:
     """The answer of one comparison."""
     a, b = (Side(name, Path("python"), Path()) for name in "AB")
     following = itertools.cycle(rounds)
@@ -140,7 +151,7 @@ def _compare(rounds: Sequence[Round], effect: float, seed: int) -> Verdict:
         return [seconds * (effect if side is b else 1.0) for side, seconds in zip(sides, next(following), strict=True)]
 
     limits = Limits()
-    [outcome] = Session((a, b), [Benchmark(BENCHMARK, ())], limits, measure=take, seed=seed).run()
+    [outcome] = Session((a, b), [Benchmark(benchmark, ())], limits, measure=take, seed=seed).run()
     verdict = outcome.verdict(limits, 1)
     assert verdict is not None
     return verdict
@@ -148,19 +159,19 @@ def _compare(rounds: Sequence[Round], effect: float, seed: int) -> Verdict:
 
 def rows(path: Path = RECORDS) -> list[Row]:
     """The replays of all records."""
-    kinds = [(load, design) for design in DESIGNS for load in LOADS]
-    return [replay(*kind, records(*kind, path), effect) for kind in kinds for effect in EFFECTS]
+    kinds = [Kind(benchmark, load, design) for benchmark in BENCHMARKS for design in DESIGNS for load in LOADS]
+    return [replay(kind, rounds, effect) for kind in kinds if (rounds := records(kind, path)) for effect in EFFECTS]
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table for the page."""
     heads = " | ".join(f"B / A {effect:g}: slower, not slower (rounds)" for effect in EFFECTS)
-    lines = [f"| processes of a round | beside | rounds | spread of a ratio | {heads} |", "|" + "---|" * 7]
-    for design, load in itertools.product(DESIGNS, LOADS):
-        mine = [row for row in rows if (row.load, row.design) == (load, design)]
+    lines = [f"| benchmark | processes of a round | beside | rounds | spread of a ratio | {heads} |", "|" + "---|" * 8]
+    for kind, mine in itertools.groupby(rows, lambda row: row.kind):
         cells = [f"{row.states['slower']}, {row.states['not slower']} ({row.rounds:g})" for row in mine]
-        rounds = records(load, design)
-        shown = [DESIGNS[design], LOADS[load], str(len(rounds)), f"{100 * spread(rounds):.1f} %", *cells]
+        rounds = records(kind)
+        shown = [kind.benchmark, DESIGNS[kind.design], LOADS[kind.load], str(len(rounds))]
+        shown += [f"{100 * spread(rounds):.1f} %", *cells]
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
@@ -169,12 +180,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Record, or replay and write the table."""
     parser = argparse.ArgumentParser(prog="python -m suite.studies.processes", description=__doc__)
     parser.add_argument("--record", choices=LOADS)
+    parser.add_argument("--benchmark", choices=BENCHMARKS, default=BENCHMARKS[0], help="default: %(default)s")
     parser.add_argument("--count", type=int, default=100, help="rounds of a kind; default: %(default)s")
     parser.add_argument("--running", action="store_true", help="the second process runs already")
     parser.add_argument("--alone", action="store_true", help="the processes of a round run one after the other")
     chosen = parser.parse_args(arguments)
     if chosen.record:
-        record(chosen.record, "alone" if chosen.alone else "turns", chosen.count, chosen.running)
+        design = "alone" if chosen.alone else "turns"
+        record(Kind(chosen.benchmark, chosen.record, design), chosen.count, chosen.running)
         return 0
     update(PAGE, BEGIN, markdown(rows()))
     return 0

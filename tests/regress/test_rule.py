@@ -137,11 +137,12 @@ def test_the_committed_table_is_that_of_the_code() -> None:
 def test_comparisons_are_replayed_from_records(tmp_path: Path) -> None:
     """With a spread of 1 %, a side is not slower than itself, and a slow-down of 10 % is found."""
     path, values = tmp_path / "processes.csv", noise(6, 0.007)
-    lines = [f"idle,turns,{next(values):.6g},{next(values):.6g}\n" for _ in range(100)]
-    path.write_text("load,design,first,second\n" + "".join(lines))
-    rounds = processes.records("idle", "turns", path)
+    lines = [f"sgd-jax,idle,turns,{next(values):.6g},{next(values):.6g}\n" for _ in range(100)]
+    path.write_text("benchmark,load,design,first,second\n" + "".join(lines))
+    kind = processes.Kind("sgd-jax", "idle", "turns")
+    rounds = processes.records(kind, path)
     assert len(rounds) == 100 and 0.005 < processes.spread(rounds) < 0.015
-    same, slow = (processes.replay("idle", "turns", rounds, effect) for effect in (1.0, 1.1))
+    same, slow = (processes.replay(kind, rounds, effect) for effect in (1.0, 1.1))
     assert same.states["slower"] == 0 and same.states["not slower"] >= 90
     assert slow.states["slower"] == 100 and slow.rounds >= 8
 
