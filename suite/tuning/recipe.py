@@ -61,10 +61,10 @@ def _line(trial: Trial) -> dict[str, Any]:
 
 
 def _ending(result: Result | None) -> dict[str, Any]:
-    """Return the last target that a run reached and its steps; `short` ranks runs that reached none."""
+    """Return the last target that a run reached, and its steps; `short` is the distance from the next one."""
     ending: dict[str, Any] = {"reached": name_last(result), "steps": count_steps(result)}
     distance = measure_shortfall(result)
-    return ending if ending["reached"] or math.isinf(distance) else {**ending, "short": float(f"{distance:.4g}")}
+    return {**ending, "short": float(f"{distance:.4g}")} if 0 < distance < math.inf else ending
 
 
 def tuned_in(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs the trials of `suite tune`, each in a separate process, and chooses the best one within a budget of steps.
 
 1. Every point runs for a quarter of the steps, with the schedule of a whole run.
-2. The best quarter of them run whole.
+2. The best quarter of them run whole: those that reached most targets, then those that ended nearest to the next one.
 3. The best two of these run with further seeds. The better one, over all seeds, leads.
 4. While the leader has the lowest or highest value tried of a hyper-parameter, and that is no bound of it, a trial
    beyond it runs. If it is better with the first seed, it runs with the others, too, and may lead.
@@ -24,7 +24,7 @@ from suite.record.result import Result
 from suite.settings import configure
 from suite.settings.run import Run
 from suite.tuning.points import Range, Values
-from suite.tuning.trials import Trial, score_results
+from suite.tuning.trials import Trial, score_results, score_short_run
 
 SHORT = 4  # a short run has max_steps divided by this; and this share of the points run whole
 FINALISTS = 2
@@ -140,7 +140,7 @@ class Session:
     def _place(self, trial: Trial) -> tuple[Any, ...]:
         runs = len(trial.results)
         if not runs:
-            return (2, score_results([trial.screened], self.short), trial.number)
+            return (2, score_short_run(trial.screened), trial.number)
         return (0 if runs == self.seeds else 1, self._score(trial, runs), trial.number)
 
     def _score(self, trial: Trial, runs: int) -> tuple[float, ...]:

@@ -27,10 +27,12 @@ def name_last(result: Result | None) -> str | None:
 
 
 def measure_shortfall(result: Result | None) -> float:
-    """Distance of a run's best evaluation from its first target; infinite if the run failed or gave no number."""
+    """Distance of a run's best evaluation from the first target that it missed; infinite if it gave no number."""
     if result is None:
         return math.inf
-    target = result["targets"][0]
+    target = next((target for target in result["targets"] if not target["reached"]), None)
+    if target is None:
+        return 0.0
     sign = 1 if target["higher_is_better"] else -1
     values = [point["metrics"].get(target["metric"]) for point in result["curve"]]
     defined = [value for value in values if value is not None and math.isfinite(value)]
@@ -64,7 +66,7 @@ def score_results(results: Sequence[Result | None], most_steps: int) -> tuple[fl
     """Return the score of runs with different seeds, the lower the better; compare scores of equally many runs.
 
     For each target, from the last: the number of seeds that reach it, then their mean steps, where a miss counts as
-    `MISS` times `most_steps`. Last, the mean distance from the first target.
+    `MISS` times `most_steps`. Last, the mean distance from the next target.
 
     Args:
         results: of the runs.
@@ -79,15 +81,29 @@ def score_results(results: Sequence[Result | None], most_steps: int) -> tuple[fl
     return (*score, fmean(map(measure_shortfall, results))) if ladder else (math.inf,)
 
 
+def score_short_run(result: Result | None) -> tuple[float, ...]:
+    """Return the score of a short run, the lower the better.
+
+    It has the targets that the run reached, then the distance from the next one, then the steps. Steps to an early
+    target say little: on the autoencoder, a learning rate of 0.02 reaches the first one early, and the last one never.
+    """
+    return -len(list_rungs(result)), measure_shortfall(result), count_steps(result) or 0
+
+
 def make_table(ranked: Sequence[Trial]) -> str:
     """Return the trials as a table of text, in the order given: for each run the last target and the steps to it."""
     rows = [["trial", *(key.removeprefix(PREFIX) for key in ranked[0].values), "short run", "whole runs", "outcome"]]
     for trial in ranked:
         values = [f"{value:g}" for value in trial.values.values()]
         whole = ", ".join(map(_describe, trial.results))
-        rows.append([str(trial.number), *values, _describe(trial.screened), whole, trial.outcome])
+        rows.append([str(trial.number), *values, _describe_short(trial.screened), whole, trial.outcome])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _describe_short(result: Result | None) -> str:
+    distance = measure_shortfall(result)
+    return _describe(result) + (f", {distance:.3g} to go" if 0 < distance < math.inf else "")
 
 
 def _describe(result: Result | None) -> str:
