@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from suite.comm.partition.planner.describe import stage_times
 from suite.comm.partition.planner.stages import Array, Cut, Problem
-from suite.comm.partition.timeline import simulate_step
+from suite.comm.partition.timeline import bound_step, simulate_step
 
 MOVES = (-3, -2, -1, 1, 2, 3)  # blocks by which one boundary, or two neighbouring ones, are moved
 Table = tuple[Array, npt.NDArray[np.bool_]]  # of one stage: seconds, infinite if impossible; whether it recomputes
@@ -28,7 +28,10 @@ def improve_cuts(problem: Problem, cuts: Sequence[Cut], seconds: float) -> tuple
     while better:
         better = False
         for moved in list(_move(cuts, tables)):
-            step = simulate_step(stage_times(moved, problem), problem.schedule, problem.micro_batches).seconds
+            times = stage_times(moved, problem)
+            if bound_step(times, problem.micro_batches) >= seconds * (1 - ROUNDING):
+                continue  # a simulation could only confirm it
+            step = simulate_step(times, problem.schedule, problem.micro_batches).seconds
             if step < seconds * (1 - ROUNDING):
                 cuts, seconds, better = moved, step, True
     return cuts, seconds
