@@ -140,9 +140,9 @@ def _board_faults(content: bytes) -> Iterator[str]:
 
 
 def _with_log(path: Path, result: Result) -> Entry:
-    there = path.resolve()  # the log lies beside the file that a link names
-    log = there.parent / LOG
-    if there.name != "result.json" or not log.exists():
+    places = (place for place in (path, path.resolve()) if place.name == "result.json")  # beside a link or its file
+    log = next((place.parent / LOG for place in places if (place.parent / LOG).exists()), None)
+    if log is None:
         return Entry(path, result)
     if log.is_dir():
         raise Unreadable(f"{LOG}: is a folder")

@@ -3,8 +3,8 @@
 `python -m suite.studies.processes --record idle --count 100` measures rounds of the benchmark sgd-torch, as the command
 does, with the same code on both sides, and adds the seconds of a step to results/processes.csv; `--record busy` does so
 beside a second process, which multiplies matrices; `--running` takes one that runs already. With `--alone`, the two
-processes of a round run one after the other. `--benchmark sgd-jax` takes another one. It may be interrupted and
-continued.
+processes of a round run one after the other. `--benchmark sgd-jax` measures sgd-jax instead. It may be
+interrupted and continued.
 
 `python -m suite.studies.processes` replays comparisons from these records and writes the table of docs/regression.md. A
 comparison takes the rounds in the order in which they ran, beginning at one of 100 places; B's seconds are multiplied
@@ -89,6 +89,8 @@ def record(kind: Kind, count: int, running: bool = False, path: Path = RECORDS) 
     side, choice = Side(".", Path(sys.executable), ROOT), list_cores(1)
     sampler = Sampler()
     with contextlib.nullcontext() if running or kind.load == "idle" else _second():
+        if not path.exists():
+            path.write_text("benchmark,load,design,first,second\n", encoding="utf-8")
         for number in range(len(records(kind, path)), count):
             core = choice[number % len(choice)]
             if kind.design == "turns":

@@ -1,7 +1,7 @@
 """Runs the trials of `suite tune`, each in a separate process, and chooses the best one within a budget of steps.
 
 1. Every point runs for a quarter of the steps, with the schedule of a whole run.
-2. The best quarter of them run whole: those that reached most targets, then those that ended nearest to the next one.
+2. The best quarter of them run whole: those that reached most targets, then those that came nearest to the next one.
 3. The best two of these run with further seeds. The better one, over all seeds, leads.
 4. While the leader has the lowest or highest value tried of a hyper-parameter, and that is no bound of it, a trial
    beyond it runs. If it is better with the first seed, it runs with the others, too, and may lead.

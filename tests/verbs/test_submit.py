@@ -175,7 +175,11 @@ def test_a_log_of_another_run_is_noticed(suite: Call, one: Path, tmp_path: Path)
     log = path.parent / "events.jsonl"
     log.write_text(log.read_text().replace('"step": 12', '"step": 13'))
     (link := tmp_path / "link.json").symlink_to(path)
-    for file in (path, link):
+    apart = tmp_path / "apart" / "result.json"  # linked to a store of files, as data managers do
+    apart.parent.mkdir()
+    apart.symlink_to(shutil.copy(path, tmp_path / "stored"))
+    shutil.copy(log, apart.parent)
+    for file in (path, link, apart):
         code, text = suite("submit", str(file), "--to", "kept")
         assert code == 1 and not (tmp_path / "kept").exists(), text
     log.write_text('{"event": NaN}\n')

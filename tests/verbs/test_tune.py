@@ -21,7 +21,7 @@ from suite.settings.run import Run
 from suite.tuning import recipe, session
 from suite.tuning.points import Range, find_ranges, propose_points
 from suite.tuning.session import Session
-from suite.tuning.trials import make_table, score_results, score_short_run
+from suite.tuning.trials import make_table, measure_shortfall, score_results, score_short_run
 from suite.verbs import tune
 
 SGD = {"name": "sgd", "module": "suite.optimizers.sgd", "lr": 0.05, "momentum": 0.9}
@@ -90,7 +90,7 @@ def test_more_seeds_that_reach_win_then_fewer_steps_then_the_smaller_distance() 
     assert score_results([None, None], STEPS) > max(scores)
 
 
-def test_a_short_run_is_ranked_by_its_end_and_not_by_an_early_target() -> None:
+def test_a_short_run_is_ranked_by_its_distance_from_the_next_target() -> None:
     best_first = [
         make_result(20, 40),
         make_result(10, 50),
@@ -100,6 +100,9 @@ def test_a_short_run_is_ranked_by_its_end_and_not_by_an_early_target() -> None:
         make_result(None, None, top1=(71.5,)),
         None,
     ]
+    further = make_result(5, None, top1=(70.5,))
+    further["targets"][1]["value"] = 80
+    assert measure_shortfall(further) == 9.5
     scores = [score_short_run(result) for result in best_first]
     assert scores == sorted(scores) and len(set(scores)) == len(scores)
 

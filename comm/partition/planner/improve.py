@@ -30,7 +30,7 @@ def improve_cuts(problem: Problem, cuts: Sequence[Cut], seconds: float) -> tuple
         for moved in list(_move(cuts, tables)):
             times = stage_times(moved, problem)
             if bound_step(times, problem.micro_batches) >= seconds * (1 - ROUNDING):
-                continue  # a simulation could only confirm it
+                continue  # the step cannot be shorter
             step = simulate_step(times, problem.schedule, problem.micro_batches).seconds
             if step < seconds * (1 - ROUNDING):
                 cuts, seconds, better = moved, step, True

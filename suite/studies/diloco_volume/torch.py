@@ -23,7 +23,7 @@ def count_synchronous_bytes(steps: int, workers: int, width: int) -> int:
     return ledger.bytes
 
 
-def count_local_bytes(steps: int, interval: int, workers: int, width: int) -> int:
+def count_local_bytes(rounds: int, interval: int, workers: int, width: int) -> int:
     """Return the bytes of DiLoCo: AdamW alone, and Nesterov's momentum on the averaged change of the weights."""
     ledger = Ledger()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=workers)
@@ -33,7 +33,7 @@ def count_local_bytes(steps: int, interval: int, workers: int, width: int) -> in
         kept = [parameter.detach().clone() for parameter in model.parameters()]
         outer = SGD(kept, lr=0.7, momentum=0.9, nesterov=True)
         with ledger:
-            for _ in range(steps // interval):
+            for _ in range(rounds):
                 _train(model, inner, interval, width)
                 _synchronize(model, kept, outer)
     finally:

@@ -21,8 +21,8 @@ class Ledger(TorchDispatchMode):
         self.bytes = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator; count the whole array of a collective: its longer argument, or twice what it reduces."""
-        if function.namespace == "c10d" and isinstance(args[0], list):
+        """Run an operator; count a collective's whole array, its longer argument: twice if all ranks get the sum."""
+        if function is torch.ops.c10d.allreduce_.default:
             self.bytes += 2 * sum(array.nbytes for array in args[0])
         elif function.namespace == "c10d":
             self.bytes += max(array.nbytes for array in args[:2])
