@@ -76,7 +76,7 @@ class Row:
 
 
 # ------------------------------------------------------------------------------------------------------------ records
-def record(kind: Kind, count: int, running: bool = False, path: Path = RECORDS) -> None:
+def record_rounds(kind: Kind, count: int, running: bool = False, path: Path = RECORDS) -> None:
     """Measure until there are `count` rounds of this kind.
 
     Args:
@@ -91,7 +91,7 @@ def record(kind: Kind, count: int, running: bool = False, path: Path = RECORDS) 
     with contextlib.nullcontext() if running or kind.load == "idle" else _second():
         if not path.exists():
             path.write_text("benchmark,load,design,first,second\n", encoding="utf-8")
-        for number in range(len(records(kind, path)), count):
+        for number in range(len(read_rounds(kind, path)), count):
             core = choice[number % len(choice)]
             if kind.design == "turns":
                 first, second = sampler([side, side], benchmark, core)
@@ -112,7 +112,7 @@ def _second() -> Iterator[None]:
         process.wait()
 
 
-def records(kind: Kind, path: Path = RECORDS) -> list[Round]:
+def read_rounds(kind: Kind, path: Path = RECORDS) -> list[Round]:
     """The recorded rounds, in order: seconds of a step of both processes."""
     with path.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if Kind(row["benchmark"], row["load"], row["design"]) == kind]
@@ -126,7 +126,7 @@ def spread(rounds: Sequence[Round]) -> float:
 
 
 # ------------------------------------------------------------------------------------------------------------ replays
-def replay(kind: Kind, rounds: Sequence[Round], effect: float) -> Row:
+def replay_comparisons(kind: Kind, rounds: Sequence[Round], effect: float) -> Row:
     """Compare a side with itself, many times.
 
     Args:
@@ -162,7 +162,12 @@ def _compare(benchmark: str, rounds: Sequence[Round], effect: float, seed: int) 
 def rows(path: Path = RECORDS) -> list[Row]:
     """The replays of all records."""
     kinds = [Kind(benchmark, load, design) for benchmark in BENCHMARKS for design in DESIGNS for load in LOADS]
-    return [replay(kind, rounds, effect) for kind in kinds if (rounds := records(kind, path)) for effect in EFFECTS]
+    return [
+        replay_comparisons(kind, rounds, effect)
+        for kind in kinds
+        if (rounds := read_rounds(kind, path))
+        for effect in EFFECTS
+    ]
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -171,7 +176,7 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = [f"| benchmark | processes of a round | beside | rounds | spread of a ratio | {heads} |", "|" + "---|" * 8]
     for kind, mine in itertools.groupby(rows, lambda row: row.kind):
         cells = [f"{row.states['slower']}, {row.states['not slower']} ({row.rounds:g})" for row in mine]
-        rounds = records(kind)
+        rounds = read_rounds(kind)
         shown = [kind.benchmark, DESIGNS[kind.design], LOADS[kind.load], str(len(rounds))]
         shown += [f"{100 * spread(rounds):.1f} %", *cells]
         lines.append(f"| {' | '.join(shown)} |")
@@ -189,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.record:
         design = "alone" if chosen.alone else "turns"
-        record(Kind(chosen.benchmark, chosen.record, design), chosen.count, chosen.running)
+        record_rounds(Kind(chosen.benchmark, chosen.record, design), chosen.count, chosen.running)
         return 0
     update(PAGE, BEGIN, markdown(rows()))
     return 0

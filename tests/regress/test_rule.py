@@ -140,9 +140,9 @@ def test_comparisons_are_replayed_from_records(tmp_path: Path) -> None:
     lines = [f"sgd-jax,idle,turns,{next(values):.6g},{next(values):.6g}\n" for _ in range(100)]
     path.write_text("benchmark,load,design,first,second\n" + "".join(lines))
     kind = processes.Kind("sgd-jax", "idle", "turns")
-    rounds = processes.records(kind, path)
+    rounds = processes.read_rounds(kind, path)
     assert len(rounds) == 100 and 0.005 < processes.spread(rounds) < 0.015
-    same, slow = (processes.replay(kind, rounds, effect) for effect in (1.0, 1.1))
+    same, slow = (processes.replay_comparisons(kind, rounds, effect) for effect in (1.0, 1.1))
     assert same.states["slower"] == 0 and same.states["not slower"] >= 90
     assert slow.states["slower"] == 100 and slow.rounds >= 8
 

@@ -170,6 +170,13 @@ def test_nothing_is_written_unless_all_pass_or_partial_is_given(suite: Call, one
     assert code == 1 and len(tree(tmp_path / "kept")) == 2
 
 
+@pytest.mark.parametrize("commit", ["main", "a" * 39, "A" * 40])
+def test_a_commit_is_a_hash(tmp_path: Path, commit: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(RESULT | {"environment": RESULT["environment"] | {"commit": commit}}))
+    assert any("commit" in fault for fault in submission.check(path).faults)
+
+
 def test_a_log_of_another_run_is_noticed(suite: Call, one: Path, tmp_path: Path) -> None:
     path = copied(one, tmp_path / "other")
     log = path.parent / "events.jsonl"

@@ -21,9 +21,7 @@ BLOCKS = 64  # of the search for the numbers of stages, pipelines and micro-batc
 FINE = 256  # of the second search, with these numbers: 16 stages of 64 blocks cannot be balanced to 10 %
 NEAR = 1.25  # of the shortest step so far: solutions whose bound is larger are left out
 STARTS = 20  # solutions whose cuts are moved
-SLOWEST = (
-    1.5  # of the shortest step: cuts of slower solutions are not moved. In 485 random problems, none became the best
-)
+SLOWEST = 1.5  # of the shortest step: cuts of slower solutions stay; in 485 random problems, none became the best
 MOST_DIVISORS = 12  # of a batch, that are tried as numbers of micro-batches
 LARGEST = 64  # devices of one pipeline; more devices become more pipelines
 

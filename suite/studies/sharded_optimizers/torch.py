@@ -18,7 +18,7 @@ OTHERS = {"Optimizer", "SparseAdam", "LBFGS"}  # the base class; one needs spars
 
 def compare_losses(name: str, seed: int, rate: float, steps: int) -> float:
     """Return the last loss on the ranks over the one in this process."""
-    return train_sharded([name], seed, rate, steps)[name] / train(list_optimizers()[name], seed, rate, steps)
+    return train_sharded([name], seed, rate, steps)[name] / train_network(list_optimizers()[name], seed, rate, steps)
 
 
 def count_errors(seed: int, rate: float, steps: int) -> float:
@@ -35,7 +35,7 @@ def list_optimizers() -> dict[str, type[Optimizer]]:
     }
 
 
-def train(optimizer: type[Optimizer], seed: int, rate: float, steps: int, *, sharded: bool = False) -> float:
+def train_network(optimizer: type[Optimizer], seed: int, rate: float, steps: int, *, sharded: bool = False) -> float:
     """Return the mean squared error on the batch after the last step."""
     torch.manual_seed(seed)
     layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)]
@@ -68,7 +68,7 @@ def _train_rank(rank: int, folder: Path, names: list[str], seed: int, rate: floa
     losses: dict[str, float] = {}
     for name in names:
         try:
-            losses[name] = train(list_optimizers()[name], seed, rate, steps, sharded=True)
+            losses[name] = train_network(list_optimizers()[name], seed, rate, steps, sharded=True)
         except RuntimeError as error:  # both ranks meet it at the same place
             if "placement" not in str(error):  # how an array is sharded
                 raise

@@ -21,7 +21,7 @@ class Ledger(TorchDispatchMode):
         self.bytes = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator; count a collective's whole array, its longer argument: twice if all ranks get the sum."""
+        """Run an operator; count the whole array of a collective, which is its longer argument; an all-reduce twice."""
         if function is torch.ops.c10d.allreduce_.default:
             self.bytes += 2 * sum(array.nbytes for array in args[0])
         elif function.namespace == "c10d":
