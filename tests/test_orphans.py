@@ -93,6 +93,24 @@ def test_a_pipe_alone_ends_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert child.wait(30) == -signal.SIGKILL
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends a process with its parent on Linux only")
+def test_a_process_whose_parent_has_ended_before_its_first_step_ends(tmp_path: Path) -> None:
+    """The parent is killed between the start of a process and its request to end with the parent."""
+    lives = tmp_path / "lives"
+    start = (
+        "import os, subprocess, sys, time; from functools import partial; from suite import orphan\n"
+        "def bind(parent):\n"
+        "    os.kill(parent, 9)\n"
+        "    while os.getppid() == parent: time.sleep(0.01)\n"
+        "    orphan.bind_to_parent(parent)\n"
+        f"    open({str(lives)!r}, 'w')\n"
+        "subprocess.Popen(['true'], preexec_fn=partial(bind, os.getpid()))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as parent:
+        parent.communicate(timeout=30)  # the pipe closes when the process has ended, too
+    assert parent.returncode == -signal.SIGKILL and not lives.exists()
+
+
 def test_a_rank_of_torchrun_ends_with_the_agent() -> None:
     """It has no pipe; the agent here is a shell that is killed."""
     command = [sys.executable, "-c", CHILD.format(call="end_with_parent()")]

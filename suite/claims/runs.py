@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from suite import disk, orphan
@@ -226,7 +227,7 @@ def _process(words: Sequence[str], answer: Path | None = None) -> int:
                 stdout=output,
                 stderr=log,
                 env=environment,
-                preexec_fn=orphan.bind_to_parent,
+                preexec_fn=partial(orphan.bind_to_parent, os.getpid()),
             )
             try:
                 code = child.wait()

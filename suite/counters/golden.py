@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def _process(entry: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
         capture_output=True,
         text=True,
         env=variables,
-        preexec_fn=orphan.bind_to_parent,
+        preexec_fn=partial(orphan.bind_to_parent, os.getpid()),
     )
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-6:])

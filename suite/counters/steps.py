@@ -1,10 +1,12 @@
 """`python -m suite.counters.steps OVERRIDES...` trains until the last target, and prints the steps to each, as JSON."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from suite import orphan
@@ -25,7 +27,8 @@ def main(overrides: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="suite-counters-") as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "suite", *overrides, *ALWAYS, f"run_dir={run}"]
-        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=orphan.bind_to_parent)
+        bind = partial(orphan.bind_to_parent, os.getpid())
+        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=bind)
         if done.returncode not in DONE or not (run / "result.json").exists():
             print(done.stdout + done.stderr, file=sys.stderr)
             return done.returncode or 1

@@ -6,12 +6,14 @@ a number, `max_steps` included, because the learning rate depends on it.
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +186,8 @@ def first_steps(run: AnyRun, steps: int) -> Events:
         path.write_text(json.dumps(quiet.plain()))
         with output_path.open("w") as output:
             command = [sys.executable, "-m", "suite.launch.replay", str(path)]
-            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=orphan.bind_to_parent)
+            bind = partial(orphan.bind_to_parent, os.getpid())
+            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=bind)
             try:
                 _wait(child, run_dir / "events.jsonl", steps)
             finally:

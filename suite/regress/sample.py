@@ -60,7 +60,7 @@ class Run:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=functools.partial(_prepare, core),
+            preexec_fn=functools.partial(_prepare, core, os.getpid()),
         )
 
     def __enter__(self) -> "Run":
@@ -205,11 +205,11 @@ def in_turns(sides: Sequence[Side], benchmark: Benchmark, core: int | None, turn
         return [values[run] for run in runs]
 
 
-def _prepare(core: int | None) -> None:
-    """Prepare a new process: it stays on one core, and ends with the command, also if it is stopped."""
+def _prepare(core: int | None, parent: int) -> None:
+    """Prepare a new process: it stays on one core, and ends with the command `parent`, also if it is stopped."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
-    orphan.bind_to_parent()
+    orphan.bind_to_parent(parent)
 
 
 def list_cores(ranks: int) -> list[int | None]:
