@@ -11,6 +11,7 @@ the rows of the board and the evidence of claims follow from these two (`suite/s
 """
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -175,7 +176,7 @@ class Declared(BaseModel):
             return f"{place}{name}: unknown; {suggest_names(name, cls.model_fields)}"
         if problem["type"] == "missing":
             return f"{place}{name}: missing; set {place}{name}=VALUE ({cls.model_fields[name].description})"
-        shown = "null" if problem["input"] is None else problem["input"]
+        shown = _show_value(problem["input"])
         annotation = cls.model_fields[name].annotation
         if len(problem["loc"]) > 1 and get_origin(annotation) not in (Union, UnionType):
             wanted = problem["msg"].removeprefix("Input should be ").partition(" or instance of")[0]
@@ -276,6 +277,17 @@ def explain_field(field: FieldInfo) -> str:
     """A setting's meaning and range in one line, without its default."""
     words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return "; ".join([str(field.description), *([" | ".join(words)] if words else []), *_limits(field)])
+
+
+def _show_value(value: Any) -> str:
+    """Show a wrong value as YAML has it; text that looks like a number or a flag has quotes."""
+    if not isinstance(value, str):
+        return "null" if value is None else str(value)
+    try:
+        json.loads(value)
+    except ValueError:
+        return value
+    return repr(value)
 
 
 def _show_limit(limit: float) -> str:

@@ -94,7 +94,12 @@ def test_a_run_is_checked_against_the_declaration(typed: str, message: str) -> N
 @pytest.mark.parametrize("backend", load.BACKENDS)
 @pytest.mark.parametrize(
     "values, message",
-    [({"lr": -1.0}, "lr=-1.0: must be at least 0"), ({"learning_rate": 0.1}, "learning_rate: unknown")],
+    [
+        ({"lr": -1.0}, "lr=-1.0: must be at least 0"),
+        ({"lr": "0.1"}, "lr='0.1': must be of type float"),
+        ({"bias_correction": "true"}, "bias_correction='true': must be of type bool"),
+        ({"learning_rate": 0.1}, "learning_rate: unknown"),
+    ],
 )
 def test_alone_an_optimizer_checks_its_settings(backend: str, values: dict[str, Any], message: str) -> None:
     make = importlib.import_module(f"suite.optimizers.adamw.{backend}").make

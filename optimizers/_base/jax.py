@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from suite.contract import Layer, Plan, Rows, UserError
 from suite.declared import Declared
-from suite.optimizers._base.jax_shapes import Shapes
+from suite.optimizers._base.jax_shapes import Shapes, check_parameters, check_shapes
 
 Values = TypeVar("Values", bound=Declared)
 LONGEST = 10**6  # largest number of steps in the table of programs of an update without an engine
@@ -54,6 +54,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
         update: Callable[..., Any],
         *,
         settings: Mapping[str, Any] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
         **offers: Any,
     ) -> "Optimizer":
         """Make an optimizer from two optax functions and the parts of the contract that it lists in NEEDS.
@@ -65,6 +66,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
             settings: hyper-parameters that may change while training; they are added to the state as `hyper`. A jax
                 array, as `optax.inject_hyperparams` passes it, replaces the state's value in each update. A schedule, a
                 function of the number of updates before, does so, too.
+            shapes: that the optimizer was planned for, by name; None: any.
             offers: the further parts, by name.
 
         Raises:
@@ -80,14 +82,16 @@ class Optimizer(optax.GradientTransformationExtraArgs):
                 f"{', '.join(narrow)}: rounded to {injected[narrow[0]].dtype.name}, in which 0.999 is 1; use "
                 "optax.inject_hyperparams(…, hyperparam_dtype=jnp.float32)"
             )
-        shapes = Shapes(offers.get("layers", {}))
+        axes = Shapes(offers.get("layers", {}))
         parameters = inspect.signature(update).parameters
         everything = any(kind.kind is inspect.Parameter.VAR_KEYWORD for kind in parameters.values())
 
         def begin(params: Any) -> Any:
             values = name_leaves(params)
             check_parameters(values)
-            state, kind = init(shapes.unify(values)), find_type(values)
+            if shapes is not None:
+                check_shapes(values, shapes)
+            state, kind = init(axes.unify(values)), find_type(values)
             hyper = values_by_name | {name: schedule(0) for name, schedule in schedules.items()}
             counted = {"count": jnp.zeros((), jnp.int32)} if schedules else {}
             return {"hyper": make_hyperparameters(kind, **hyper)} | counted | state if values_by_name else state
@@ -103,13 +107,13 @@ class Optimizer(optax.GradientTransformationExtraArgs):
             known = {name: value for name, value in extra.items() if everything or name in parameters}
 
             def unnamed(by_name: dict[str, Any]) -> Any:
-                own = shapes.restore(by_name, values)
+                own = axes.restore(by_name, values)
                 return jax.tree.unflatten(structure, [own[name] for name in values])
 
             if evaluate := known.get("evaluate"):
                 known["evaluate"] = lambda weights, **options: evaluate(unnamed(weights), **options)
             with full_precision():
-                changes, state = update(shapes.unify(name_leaves(updates)), state, shapes.unify(values), **known)
+                changes, state = update(axes.unify(name_leaves(updates)), state, axes.unify(values), **known)
             return unnamed(changes), state | counted
 
         self = super().__new__(cls, begin, change)
@@ -118,7 +122,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
         draw: Callable[..., Any] | None = offers.get("forward_params")
 
         def forward(params: Any, state: Any, key: Any, *number: int) -> Any:
-            return shapes.restore(draw(shapes.unify(params), state, key, *number), params) if draw else params
+            return axes.restore(draw(axes.unify(params), state, key, *number), params) if draw else params
 
         self.forward_params = forward
         return self
@@ -148,19 +152,6 @@ def full_precision() -> contextlib.AbstractContextManager[Any]:
     config: Any = jax.config  # whose types lack its flags
     chosen = config.jax_default_matmul_precision
     return contextlib.nullcontext() if chosen else jax.default_matmul_precision("highest")
-
-
-def check_parameters(values: Mapping[str, Any]) -> None:
-    """Check that the parameters are real.
-
-    Raises:
-        UserError: one is complex.
-    """
-    for name, value in values.items():
-        if jnp.iscomplexobj(value):
-            raise UserError(
-                f"{name} is complex; store its real and imaginary parts in real parameters, and join them in the model"
-            )
 
 
 def find_type(values: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Shapes of layers' parameters, in models whose axes have another order than torch's."""
+"""What parameters an optimizer accepts, and their shapes in models whose axes have another order than torch's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from suite.contract import Layer
+from suite.contract import Layer, UserError
 from suite.optimizers._plan import turn_axes
 
 
@@ -40,3 +40,29 @@ def _turned(value: Array, *, back: bool = False) -> Array:
     """Return a weight (…, in, out) as (out, in, …), or the other way round with `back`."""
     axes = turn_axes(tuple(range(value.ndim)))
     return jnp.transpose(value, tuple(map(axes.index, range(value.ndim))) if back else axes)
+
+
+def check_parameters(values: Mapping[str, Any]) -> None:
+    """Check that the parameters are real.
+
+    Raises:
+        UserError: one is complex.
+    """
+    for name, value in values.items():
+        if jnp.iscomplexobj(value):
+            raise UserError(
+                f"{name} is complex; store its real and imaginary parts in real parameters, and join them in the model"
+            )
+
+
+def check_shapes(values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that the parameters have the shapes that an optimizer was planned for.
+
+    Raises:
+        UserError: one has another shape, or is unknown.
+    """
+    for name, value in values.items():
+        if name not in shapes:
+            raise UserError(f"{name}: a parameter that shapes lacks; pass the shapes of all parameters")
+        if value.shape != tuple(shapes[name]):
+            raise UserError(f"{name} has shape {value.shape}; shapes says {tuple(shapes[name])}; pass the parameter's")

@@ -67,6 +67,7 @@ def kfac(
         rule.init,
         rule.update,
         settings=chosen.scheduled(),
+        shapes=shapes,
         plan=rule.plan,
         layers=rule.plan.layers,
         host=rule.host,

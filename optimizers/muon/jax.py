@@ -34,7 +34,7 @@ def muon(
 
     def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
         rule = Muon(MuonPlan(read_layers(layers, shapes), shapes, chosen), chosen)
-        return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), layers=layers)
+        return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), shapes=shapes, layers=layers)
 
     return build_for_shapes(build, shapes)
 

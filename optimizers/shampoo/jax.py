@@ -61,6 +61,7 @@ def shampoo(
             rule.init,
             rule.update,
             settings=chosen.scheduled(),
+            shapes=shapes,
             plan=rule.plan,
             collect=rule.collect,
             program=rule.program,

@@ -44,7 +44,7 @@ def soap(*, shapes: Mapping[str, tuple[int, ...]] | None = None, world: int = 1,
     def build(shapes: Mapping[str, tuple[int, ...]]) -> Optimizer:
         rule = SOAP(SOAPPlan(shapes, chosen, world=int(world)))
         offers = {"plan": rule.plan, "program": rule.program, "facts": rule.facts}
-        return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), **offers)
+        return Optimizer(rule.init, rule.update, settings=chosen.scheduled(), shapes=shapes, **offers)
 
     return build_for_shapes(build, shapes)
 

@@ -52,6 +52,7 @@ def vogn(
         rule.init,
         rule.update,
         settings=chosen.scheduled(),
+        shapes=shapes,
         plan=rule.plan,
         layers=rule.plan.layers,
         facts=rule.facts,

@@ -1,6 +1,7 @@
 """jax optimizers in other people's training scripts: x64, schedules, flax and equinox."""
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -294,6 +295,22 @@ def test_layers_without_parameters_are_refused(name: str) -> None:
     layers = {"first": Layer("linear", ("frist.weight", "first.bias"))}
     with pytest.raises(UserError, match=r"^layers: frist\.weight of layer first is not among the parameters"):
         make(name, params, layers).init(params)
+
+
+@pytest.mark.parametrize("name", [*LAYERED, "shampoo", "soap"])
+@pytest.mark.parametrize(
+    "shapes, message",
+    [({"last.weight": (6, 3)}, "last.weight has shape (3, 6)"), ({"last.weight": None}, "that shapes lacks")],
+    ids=["transposed", "missing"],
+)
+def test_parameters_have_the_shapes_that_an_optimizer_was_planned_for(name: str, shapes: Any, message: str) -> None:
+    """A transposed matrix would fit into most products."""
+    planned = {name: shape for name, shape in (shapes_of(start()) | shapes).items() if shape}
+    made = importlib.import_module(f"suite.optimizers.{name}.jax").make
+    layers = {name: layer for name, layer in LAYERS.items() if set(layer.parameters) <= planned.keys()}
+    optimizer = made(**mlps.asked(name, "jax", layers), shapes=planned)
+    with pytest.raises(UserError, match=re.escape(message)):
+        optimizer.init(start())
 
 
 def test_vogn_needs_samples() -> None:
