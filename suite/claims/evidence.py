@@ -284,12 +284,12 @@ def hash_value(content: Mapping[str, Plain]) -> str:
 
 
 def identify_study(check: Check) -> dict[str, Plain]:
-    """Return what determines a study's value: its name, its arguments and the sha256 (12 digits) of its source files.
+    """Return what determines a study's value: its name, its arguments and the sha256 (12 digits) of the files it uses.
 
     Raises:
         UserError: if the study does not exist.
     """
-    files = study.source_files(str(check.study))
+    files = study.list_used_files(str(check.study))
     if not files:
         raise UserError(f"study: {check.study}: no such module in suite/studies")
     code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]

@@ -21,6 +21,24 @@ def source_files(name: str) -> list[Path]:
     return sorted(package.glob("*.py")) or [file] * file.exists()
 
 
+def list_used_files(name: str) -> list[Path]:
+    """List a study's source files, then those of other studies that they import, directly or through each other."""
+    files = source_files(name)
+    for file in files:  # grows
+        files += [used for used in _list_imports(file) if used not in files]
+    return files
+
+
+def _list_imports(file: Path) -> list[Path]:
+    """List the files below `FOLDER` that a file imports, wherever the import stands in it."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("suite.studies."):
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    paths = [FOLDER.joinpath(*module.split(".")[2:]) for module in sorted(modules)]
+    return [found for path in paths for found in (path.with_suffix(".py"), path / "__init__.py") if found.exists()]
+
+
 def find_fault(study: str, arguments: Collection[str]) -> tuple[str, str] | None:
     """Find the field of a check that is wrong, and what is wrong with it; None if nothing is.
 

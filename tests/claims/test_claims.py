@@ -144,6 +144,19 @@ def test_every_committed_value_of_a_study_is_of_its_present_code_and_arguments()
         assert content["seed"] == int(seed)
 
 
+def test_a_study_is_outdated_when_one_that_it_imports_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Directly or through another, at the top of a file or in a function."""
+    monkeypatch.setattr(study, "FOLDER", tmp_path)
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "torch.py").write_text("from suite.studies.deep import x\nimport numpy\n")
+    (tmp_path / "deep.py").write_text("from suite.contract import UserError\nx = 1\n")
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "one.py").write_text("def measure(seed):\n    from suite.studies.pack import torch\n")
+    names = [str(path.relative_to(tmp_path)) for path in study.list_used_files("one")]
+    assert sorted(names) == ["deep.py", "one.py", "pack/__init__.py", "pack/torch.py"] and names[0] == "one.py"
+
+
 STUDIES = [(claim, check) for claim, check in CHECKS if check.study]
 
 
