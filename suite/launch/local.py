@@ -51,7 +51,7 @@ def launch(
         checks.check_run(run, task)
         header, directory = find_directory(run, command, task, report_directory)
     if directory.state == "finished":
-        return show_result(run, directory.path)
+        return show_result(run, directory.path, brief=apart)
     checks.check_memory(run, task)
     ranks = execution.count_processes(run)
     print_passed(directory, header)
@@ -60,7 +60,7 @@ def launch(
         if ranks == 1 and not apart:
             code = execution.execute_run(run, task, directory.path, header, Console(run, task))
         else:
-            code = run_ranks(run, directory.path, ranks, lock)
+            code = run_ranks(run, directory.path, ranks, lock, brief=apart)
         conclude_run(run, directory.path, code, parent)
         return code
     except UserError:
@@ -210,14 +210,14 @@ def _lock(directory: Path) -> int:
     return handle
 
 
-def show_result(run: AnyRun, directory: Path) -> int:
+def show_result(run: AnyRun, directory: Path, *, brief: bool = False) -> int:
     """Print the result of a finished run; return its exit code."""
     from suite import published
 
     path = directory / "result.json"
     with disk.report_damage(path, directories.ANOTHER):
         result = disk.read_json(path, directories.ANOTHER)
-        console = Console(run, None)
+        console = Console(run, None, brief=brief)
         console.reused(directory)
         console.closing(result, path, published.find_rows(run.task.name))
         return execution.exit_code(run, result)

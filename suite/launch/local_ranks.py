@@ -25,11 +25,18 @@ REJECTED = 2  # the exit code of bad usage
 GOOD = (0, execution.MISSED, *execution.SIGNALS.values())  # exit codes of a rank that did not fail
 
 
-def run_ranks(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:
+def run_ranks(run: AnyRun, directory: Path, ranks: int, lock: int, *, brief: bool) -> int:
     """Run every rank in a child process with its own session; if one fails, end the others. Return the exit code.
 
     Each child receives the configuration through a pipe. The pipe closes when this process ends, and the child ends
     with it. Rank 0, which writes, holds the directory's lock together with this process.
+
+    Args:
+        run: the run.
+        directory: of the run.
+        ranks: number of processes.
+        lock: descriptor of the directory's lock.
+        brief: what the console leaves out.
 
     Raises:
         UserError: with the errors that the ranks reported, each message once.
@@ -47,7 +54,7 @@ def run_ranks(run: AnyRun, directory: Path, ranks: int, lock: int) -> int:
     try:
         for rank in range(ranks):
             child = subprocess.Popen(
-                [*command, str(rank), str(reports)],
+                [*command, str(rank), str(reports), *(["brief"] if brief else [])],
                 env=variables | {"LOCAL_RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 start_new_session=True,

@@ -1,7 +1,8 @@
-"""One rank: `python -m suite.launch.worker DIRECTORY RANKS ADDRESS RANK PIPE`, started by `suite.launch.local_ranks`.
+"""One rank: `python -m suite.launch.worker DIRECTORY RANKS ADDRESS RANK PIPE [brief]`.
 
-The configuration is the first line of standard input, as JSON. The launcher keeps that pipe open until it ends. PIPE is
-the descriptor of a second pipe, to which this rank writes its error; the launcher prints each error once for all ranks.
+`suite.launch.local_ranks` starts it. The configuration is the first line of standard input, as JSON. The launcher keeps
+that pipe open until it ends. PIPE is the descriptor of a second pipe, to which this rank writes its error; the launcher
+prints each error once for all ranks.
 """
 
 import json
@@ -21,7 +22,7 @@ from suite.track.console import Console
 
 def main(arguments: list[str]) -> int:
     """Join the other ranks, if there are any, and run; return the exit code."""
-    directory, ranks, address, rank, error_pipe = arguments
+    directory, ranks, address, rank, error_pipe, *brief = arguments
     load.search_working_directory()  # also for the settings of members there
     try:
         run = read_run(json.loads(sys.stdin.readline()))
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
             connect = partial(backend.connect, int(rank), int(ranks), address, run.launch.deadline, run.device)
             external.connect_ranks(connect, int(ranks), address)
         task = execution.make_task(run)
-        console = Console(run, task) if int(rank) == 0 else None
+        console = Console(run, task, brief=bool(brief)) if int(rank) == 0 else None
         code = execution.execute_run(run, task, Path(directory), header, console, rank=int(rank))
         if backend and code != 1:
             backend.disconnect()

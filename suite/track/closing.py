@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COLOURS = {"reached": "green", "exhausted": "yellow", "diverged": "red", "failed": "red"}
 
 
-def show_result(console: "Console", result: Result, path: Path, rows: Sequence[Row]) -> None:
+def show_result(console: "Console", result: Result, path: Path, rows: Sequence[Row], *, brief: bool = False) -> None:
     """Print a result.
 
     Args:
@@ -28,6 +28,7 @@ def show_result(console: "Console", result: Result, path: Path, rows: Sequence[R
         result: contents of the run's result.json.
         path: of the result.json.
         rows: every published row of the task.
+        brief: whether to leave out the published rows and the notes on data.
     """
     from rich.text import Text
 
@@ -45,13 +46,14 @@ def show_result(console: "Console", result: Result, path: Path, rows: Sequence[R
         console.print(words.warn_unbilled(result))
     if "kernel" in result["bytes"]:
         console.print(words.describe_wire(result["bytes"]))
-    if result["curve"]:
-        _compare(console, result, rows)
-        for line in describe_bearing(result):
-            console.print(line)
     data = result["data"]
-    if data["note"]:
-        console.print(f"Data: {data['note']}")
+    if not brief:
+        if result["curve"]:
+            _compare(console, result, rows)
+            for line in describe_bearing(result):
+                console.print(line)
+        if data["note"]:
+            console.print(f"Data: {data['note']}")
     if losses := record.read_data(data).losses():
         files = "; the result lists each file" if data["skipped"] else ""
         console.print(f"Data: {losses}{files}")

@@ -56,10 +56,11 @@ class Console:
     Args:
         run: the run.
         task: the run's task; None if only a result is shown.
+        brief: whether to leave out the published rows and the notes on data: the run is one of a sweep or a search.
     """
 
-    def __init__(self, run: AnyRun, task: Task | None):
-        self.run, self.task = run, task
+    def __init__(self, run: AnyRun, task: Task | None, *, brief: bool = False):
+        self.run, self.task, self.brief = run, task, brief
         self._live: Live | None = None
         self._shown = time.monotonic() - REDRAW
         self._loss: float | None = None
@@ -109,7 +110,7 @@ class Console:
         """Print the result: the ladder, and the published rows to compare it with."""
         from suite.track.closing import show_result
 
-        show_result(make_printer(), result, path, rows)
+        show_result(make_printer(), result, path, rows, brief=self.brief)
 
     def _show(self, event: Step | Evaluated) -> None:
         """Redraw the line on a terminal, or print a line, unless the last one is too recent."""

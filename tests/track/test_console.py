@@ -223,6 +223,15 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
     assert "\x1b" not in printed and max(map(len, printed.splitlines())) <= 120
 
 
+def test_a_run_of_a_sweep_is_closed_without_published_rows(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = result_of(made)
+    console = Console(result["spec"]["config"], None, brief=True)
+    console.closing(result, Path("runs/a/result.json"), published.find_rows("resnet50"))
+    printed = capsys.readouterr().out
+    assert "made all max_steps=20 steps" in printed and "result  runs/a/result.json" in printed
+    assert "published rows" not in printed and "Data: " not in printed
+
+
 def test_the_closing_names_waits_for_batches_that_are_long(close: Callable[..., str]) -> None:
     printed = close(train_seconds=10.0, input_seconds=4.5)
     assert (
