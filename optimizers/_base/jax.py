@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from suite.contract import Layer, Plan, Rows, UserError
 from suite.declared import Declared
+from suite.optimizers._base.jax_mesh import call_with_auto_axes, restore_axes
 from suite.optimizers._base.jax_shapes import Shapes, check_parameters, check_shapes
 
 Values = TypeVar("Values", bound=Declared)
@@ -74,9 +75,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
         """
         values_by_name = dict(settings or {})
         injected = {name: value for name, value in values_by_name.items() if isinstance(value, Array)}
-        schedules: dict[str, Callable[[Any], Any]] = {
-            n: value for n, value in values_by_name.items() if callable(value)
-        }
+        schedules: dict[str, Callable[[Any], Any]] = {n: v for n, v in values_by_name.items() if callable(v)}
         if narrow := [name for name, value in injected.items() if value.dtype in NARROW]:
             raise UserError(
                 f"{', '.join(narrow)}: rounded to {injected[narrow[0]].dtype.name}, in which 0.999 is 1; use "
@@ -105,26 +104,35 @@ class Optimizer(optax.GradientTransformationExtraArgs):
                 state = state | {"hyper": state["hyper"] | make_hyperparameters(find_type(values), **now)}
             # other members of an optax.chain may take further arguments
             known = {name: value for name, value in extra.items() if everything or name in parameters}
+            functions = {name: value for name, value in known.items() if callable(value)}
+            arrays = {name: value for name, value in known.items() if name not in functions}
 
             def unnamed(by_name: dict[str, Any]) -> Any:
-                own = axes.restore(by_name, values)
-                return jax.tree.unflatten(structure, [own[name] for name in values])
+                return jax.tree.unflatten(structure, [by_name[name] for name in values])
 
-            if evaluate := known.get("evaluate"):
-                known["evaluate"] = lambda weights, **options: evaluate(unnamed(weights), **options)
-            with full_precision():
-                changes, state = update(axes.unify(name_leaves(updates)), state, axes.unify(values), **known)
+            if evaluate := functions.get("evaluate"):
+                explicit = restore_axes(lambda weights, **options: evaluate(unnamed(weights), **options), values)
+                functions["evaluate"] = lambda weights, **options: explicit(axes.restore(weights, values), **options)
+
+            def compute(grads: Any, state: Any, values: Any, arrays: Any) -> tuple[Any, Any]:
+                with full_precision():
+                    changes, state = update(axes.unify(grads), state, axes.unify(values), **arrays, **functions)
+                return axes.restore(changes, values), state
+
+            like, grads = (values, state), name_leaves(updates)
+            changes, state = call_with_auto_axes(compute, grads, state, values, arrays, like=like)
             return unnamed(changes), state | counted
 
         self = super().__new__(cls, begin, change)
         self.plan = Plan()
         self.__dict__.update(offers)
-        draw: Callable[..., Any] | None = offers.get("forward_params")
+        self.forward_params = lambda params, *_: params
+        if draw := offers.get("forward_params"):
 
-        def forward(params: Any, state: Any, key: Any, *number: int) -> Any:
-            return axes.restore(draw(axes.unify(params), state, key, *number), params) if draw else params
+            def draw_weights(params: Any, *arguments: Any) -> Any:
+                return axes.restore(draw(axes.unify(params), *arguments), params)
 
-        self.forward_params = forward
+            self.forward_params = lambda params, *rest: call_with_auto_axes(draw_weights, params, *rest, like=params)
         return self
 
 

@@ -27,6 +27,7 @@ from suite.engine.jax_layers import Tap, layers_of, tap_modules
 from suite.engine.jax_step import Calls
 from suite.engine.layers import check_input
 from suite.optimizers._base.jax import Optimizer, full_precision, name_leaves, widen_floats, widen_type
+from suite.optimizers._base.jax_mesh import call_with_auto_axes
 
 __all__ = ["layers_of", "observing", "shapes_of"]
 Look = Callable[..., tuple[Array, Any, dict[str, Array]]]
@@ -110,7 +111,7 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         taps = {call: (inputs[call], (counted or samples) * widen_floats(slopes[call])) for call in slopes}
         weight = jnp.ones(samples, widen_type(next(iter(slopes.values())).dtype))
         with full_precision():
-            sums = optimizer.observe(taps, weight)
+            sums = call_with_auto_axes(optimizer.observe, taps, weight)
         return value, grads, {name: total / samples for name, total in sums.items()}
 
     def look(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:

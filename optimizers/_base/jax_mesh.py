@@ -1,0 +1,59 @@
+"""Arrays that are split among devices over explicit axes, as those of `jax.make_mesh` are.
+
+There, a program must state how each product and reshape of split arrays is split. Optimizers leave it to the compiler.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+
+
+def call_with_auto_axes(function: Callable[..., Any], *arguments: Any, like: Any = None) -> Any:
+    """Call a function of trees of arrays, in which the compiler chooses how arrays are split over explicit axes.
+
+    Args:
+        function: of the arguments.
+        arguments: trees of arrays.
+        like: tree of the result, with values that are split as those of the result shall be; None: none is split.
+    """
+    mesh = find_explicit_mesh((arguments, like))
+    if mesh is None:
+        return function(*arguments)
+    shardings = NamedSharding(mesh, jax.P()) if like is None else jax.tree.map(lambda value: _place(mesh, value), like)
+    return jax.sharding.auto_axes(function, axes=list_explicit_axes(mesh), out_sharding=shardings)(*arguments)
+
+
+def restore_axes(function: Callable[[Any], Any], like: Any) -> Callable[[Any], Any]:
+    """Make a function callable inside `call_with_auto_axes` that was written for explicit axes.
+
+    Args:
+        function: of one tree of arrays.
+        like: tree of the argument, with values that are split as it shall be; they come from outside.
+    """
+    mesh = find_explicit_mesh(like)
+    if mesh is None:
+        return function
+    shardings = jax.tree.map(lambda value: _place(mesh, value), like)
+    return jax.sharding.explicit_axes(function, axes=list_explicit_axes(mesh), in_sharding=(shardings,))
+
+
+def find_explicit_mesh(values: Any) -> AbstractMesh | None:
+    """Find the mesh over whose explicit axes some array of a tree is split."""
+    for value in jax.tree.leaves(values):
+        if isinstance(value, jax.Array):
+            sharding = jax.typeof(value).sharding
+            if set(list_explicit_axes(sharding.mesh)).intersection(jax.tree.leaves(tuple(sharding.spec))):
+                return sharding.mesh
+    return None
+
+
+def list_explicit_axes(mesh: AbstractMesh) -> tuple[str, ...]:
+    """List the names of a mesh's explicit axes."""
+    return tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
+
+
+def _place(mesh: AbstractMesh, value: Any) -> NamedSharding:
+    """Return how a value is split, over the axes of a mesh."""
+    return NamedSharding(mesh, jax.typeof(value).sharding.spec)
