@@ -110,17 +110,17 @@ class Optimizer(optax.GradientTransformationExtraArgs):
             def unnamed(by_name: dict[str, Any]) -> Any:
                 return jax.tree.unflatten(structure, [by_name[name] for name in values])
 
+            given = name_leaves(updates), state, values, arrays
             if evaluate := functions.get("evaluate"):
-                explicit = restore_axes(lambda weights, **options: evaluate(unnamed(weights), **options), values)
-                functions["evaluate"] = lambda weights, **options: explicit(axes.restore(weights, values), **options)
+                explicit = restore_axes(evaluate, *given, like=params)
+                functions["evaluate"] = lambda w, **options: explicit(unnamed(axes.restore(w, values)), **options)
 
             def compute(grads: Any, state: Any, values: Any, arrays: Any) -> tuple[Any, Any]:
                 with full_precision():
                     changes, state = update(axes.unify(grads), state, axes.unify(values), **arrays, **functions)
                 return axes.restore(changes, values), state
 
-            like, grads = (values, state), name_leaves(updates)
-            changes, state = call_with_auto_axes(compute, grads, state, values, arrays, like=like)
+            changes, state = call_with_auto_axes(compute, *given, like=(values, state))
             return unnamed(changes), state | counted
 
         self = super().__new__(cls, begin, change)

@@ -25,14 +25,15 @@ def call_with_auto_axes(function: Callable[..., Any], *arguments: Any, like: Any
     return jax.sharding.auto_axes(function, axes=list_explicit_axes(mesh), out_sharding=shardings)(*arguments)
 
 
-def restore_axes(function: Callable[[Any], Any], like: Any) -> Callable[[Any], Any]:
-    """Make a function callable inside `call_with_auto_axes` that was written for explicit axes.
+def restore_axes(function: Callable[..., Any], *arguments: Any, like: Any) -> Callable[..., Any]:
+    """Make a function that was written for explicit axes callable inside `call_with_auto_axes`.
 
     Args:
         function: of one tree of arrays.
-        like: tree of the argument, with values that are split as it shall be; they come from outside.
+        arguments: those of the outer call.
+        like: tree of the function's argument, with values that are split as it shall be; they come from outside.
     """
-    mesh = find_explicit_mesh(like)
+    mesh = find_explicit_mesh((arguments, like))
     if mesh is None:
         return function
     shardings = jax.tree.map(lambda value: _place(mesh, value), like)
