@@ -115,12 +115,12 @@ class Optimizer(optax.GradientTransformationExtraArgs):
                 explicit = restore_axes(evaluate, *given, like=params)
                 functions["evaluate"] = lambda w, **options: explicit(unnamed(axes.restore(w, values)), **options)
 
-            def compute(grads: Any, state: Any, values: Any, arrays: Any) -> tuple[Any, Any]:
+            def compute_changes(grads: Any, state: Any, values: Any, arrays: Any) -> tuple[Any, Any]:
                 with full_precision():
                     changes, state = update(axes.unify(grads), state, axes.unify(values), **arrays, **functions)
                 return axes.restore(changes, values), state
 
-            changes, state = call_with_auto_axes(compute, *given, like=(values, state))
+            changes, state = call_with_auto_axes(compute_changes, *given, like=(values, state))
             return unnamed(changes), state | counted
 
         self = super().__new__(cls, begin, change)

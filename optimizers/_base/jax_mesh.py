@@ -16,7 +16,7 @@ def call_with_auto_axes(function: Callable[..., Any], *arguments: Any, like: Any
     Args:
         function: of the arguments.
         arguments: trees of arrays.
-        like: tree of the result, with values that are split as those of the result shall be; None: none is split.
+        like: tree like the result; each array of the result is split like its array here. None: no array is split.
     """
     mesh = find_explicit_mesh((arguments, like))
     if mesh is None:
@@ -31,7 +31,7 @@ def restore_axes(function: Callable[..., Any], *arguments: Any, like: Any) -> Ca
     Args:
         function: of one tree of arrays.
         arguments: those of the outer call.
-        like: tree of the function's argument, with values that are split as it shall be; they come from outside.
+        like: tree like the function's argument; each array of the argument is split like its array here.
     """
     mesh = find_explicit_mesh((arguments, like))
     if mesh is None:
