@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import pytest
 from jax.sharding import AxisType, NamedSharding
-from own_loops import LAYERS, NAMES, check_equal, loss_by_hand, start, train
+from own_loops import LAYERS, NAMES, check_equal, loss_by_hand, make, start, train
 
 from suite.optimizers._base.jax_mesh import call_with_auto_axes
 
@@ -26,6 +26,11 @@ def mesh(request: pytest.FixtureRequest) -> Any:
         yield mesh
 
 
+def list_axes(values: Any) -> list[list[Any]]:
+    """List the axes over which each array of a tree is split."""
+    return [jax.tree.leaves(tuple(jax.typeof(value).sharding.spec)) for value in jax.tree.leaves(values)]
+
+
 @pytest.mark.sample(7, keep=("kfac", "kbfgs", "soap"))
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("split", ["batch", "parameters"])
@@ -44,6 +49,8 @@ def test_split_arrays_train_as_whole_ones(name: str, split: str, mesh: Any) -> N
     check_equal(params, whole)
     check_equal(state, whole_state, 2e-5)
     assert jax.tree.map(jax.typeof, params) == jax.tree.map(jax.typeof, placed), "weights stay where they are"
+    begun = make(name, placed, LAYERS).init(placed)
+    assert list_axes(state) == list_axes(begun), "state stays where it is"
 
 
 def test_the_compiler_splits_only_what_is_split_over_explicit_axes() -> None:
