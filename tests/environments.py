@@ -185,8 +185,9 @@ def uneven(name: str, rank: int, world: int) -> Tree:
 
 
 def sharded(name: str, rank: int, world: int) -> Tree:
-    """Parameters that are split by `fully_shard`, each rank with its share of the samples."""
+    """Parameters that are split by `fully_shard`, each rank with its share of the samples; resumed from the state."""
     import torch
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -202,6 +203,10 @@ def sharded(name: str, rank: int, world: int) -> Tree:
     share = mlps.SAMPLES // world
     part = slice(rank * share, (rank + 1) * share)
     for number in range(STEPS):
+        if number == STEPS // 2:
+            stored = get_optimizer_state_dict(model, run.optimizer)
+            run.optimizer = make(model.named_parameters(), **mlps.asked(name, "torch", described))
+            set_optimizer_state_dict(model, run.optimizer, stored)
         x, y = (torch.tensor(value)[part] for value in mlps.batch(number))
         run.optimizer.zero_grad()
         (0.5 * ((model(x) - y) ** 2).sum() / len(x)).backward()

@@ -12,6 +12,7 @@ from torch import Tensor
 from suite.contract import Layer, UserError
 from suite.declared import Declared
 from suite.optimizers._base import torch_checks
+from suite.optimizers._base.torch_shards import gather_whole, make_whole_zeros, split_like
 
 Chosen = TypeVar("Chosen", bound=Declared)
 Count = TypeVar("Count", int, Tensor)
@@ -169,9 +170,10 @@ def select_with_gradient(parameters: list[Tensor]) -> list[Tensor]:
     return [parameter for parameter in parameters if parameter.grad is not None]
 
 
-def make_zero_state(parameter: Tensor) -> Tensor:
-    """Return zeros of a parameter's shape, in the type of its state."""
-    return torch.zeros_like(parameter, dtype=widen_type(parameter.dtype))
+def make_zero_state(parameter: Tensor, *, whole: bool = False) -> Tensor:
+    """Return zeros of a parameter's shape, in the type of its state, split as the parameter is unless `whole`."""
+    kind = widen_type(parameter.dtype)
+    return make_whole_zeros(parameter, kind) if whole else torch.zeros_like(parameter, dtype=kind)
 
 
 def widen_type(kind: torch.dtype) -> torch.dtype:
@@ -185,27 +187,32 @@ def widen_floats(value: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def edit_weights(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+def edit_weights(parameters: list[Tensor], *, whole: bool = False) -> Iterator[list[Tensor]]:
     """Yield values of the parameters to change in place.
 
     Parameters in bfloat16 and float16 are replaced by float32 copies, which are rounded into them at the end.
+
+    Args:
+        parameters: to change.
+        whole: replace those that `fully_shard` has split by whole copies, too.
     """
     values = [parameter.to(widen_type(parameter.dtype)) for parameter in parameters]  # no copies of wide parameters
+    values = [gather_whole(value) for value in values] if whole else values
     yield values
     for parameter, value in zip(parameters, values, strict=True):
         if value is not parameter:
-            parameter.copy_(value)
+            parameter.copy_(split_like(value, parameter) if whole else value)
 
 
-def densify_gradients(parameters: list[Tensor]) -> list[Tensor]:
-    """Return the gradients that exist, dense; those in bfloat16 and float16 in float32."""
+def densify_gradients(parameters: list[Tensor], *, whole: bool = False) -> list[Tensor]:
+    """Return the gradients that exist, dense, in float32 if they are narrower; split ones are gathered if `whole`."""
     gradients = []
     for parameter in parameters:
         if parameter.grad is not None:
             if parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
             gradients.append(parameter.grad.to(widen_type(parameter.grad.dtype)))
-    return gradients
+    return [gather_whole(gradient) for gradient in gradients] if whole else gradients
 
 
 def add_weight_decay(gradients: list[Tensor], parameters: list[Tensor], weight_decay: float) -> list[Tensor]:
@@ -318,12 +325,14 @@ def reset_blocks(optimizer: torch.optim.Optimizer, moved: Mapping[Tensor, Tensor
             value[mask] = 0
 
 
-def ensure_velocities(optimizer: torch.optim.Optimizer, parameters: list[Tensor], momentum: float) -> list[Tensor]:
+def ensure_velocities(
+    optimizer: torch.optim.Optimizer, parameters: list[Tensor], momentum: float, *, whole: bool = False
+) -> list[Tensor]:
     """Return the velocity of each parameter, initially zeros; [] while the momentum is 0, without using memory."""
     if not momentum:
         return []
     states = [optimizer.state[parameter] for parameter in parameters]
     for parameter, state in zip(parameters, states, strict=True):
         if "velocity" not in state:
-            state["velocity"] = make_zero_state(parameter)
+            state["velocity"] = make_zero_state(parameter, whole=whole)
     return [state["velocity"] for state in states]

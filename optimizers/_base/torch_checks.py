@@ -9,15 +9,11 @@ from torch import Tensor
 from suite.contract import UserError
 from suite.declared import Declared
 from suite.load import suggest_names
+from suite.optimizers._base.torch_shards import is_sharded
 
 Place = tuple[torch.dtype, torch.device]
 OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")  # torch's schedules write them
 OF_TORCH = ("params", "param_names", "name", *OF_SCHEDULES)
-
-
-def is_sharded(parameter: Tensor) -> bool:
-    """Return whether a parameter is a DTensor, as `fully_shard` makes it; importing the class takes half a second."""
-    return hasattr(parameter, "placements")
 
 
 def check_parameters(kind: str, parameters: Sequence[Tensor], *, sharded: bool) -> None:
@@ -44,8 +40,8 @@ def check_parameters(kind: str, parameters: Sequence[Tensor], *, sharded: bool) 
             )
         if is_sharded(parameter) and not sharded:
             raise UserError(
-                f"{kind}: a parameter of shape {tuple(parameter.shape)} is sharded (DTensor), and {kind} needs whole "
-                "matrices; use DistributedDataParallel, or another optimizer with fully_shard"
+                f"{kind}: a parameter of shape {tuple(parameter.shape)} is sharded (DTensor), and {kind} observes "
+                "whole layers; use DistributedDataParallel, or another optimizer with fully_shard"
             )
 
 

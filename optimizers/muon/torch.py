@@ -22,7 +22,7 @@ from suite.optimizers._base.torch import (
     turn_weights,
 )
 from suite.optimizers._base.torch_adamw import step_adamw
-from suite.optimizers._base.torch_checks import is_sharded
+from suite.optimizers._base.torch_shards import gather_whole, split_like
 from suite.optimizers._plan import copy_layers, read_layers
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
@@ -99,7 +99,7 @@ class Muon(Optimizer[Settings]):
         buffers = [self.state[parameter]["momentum"] for parameter in params]
         torch._foreach_lerp_(buffers, grads, 1.0 - momentum)
         ahead = torch._foreach_lerp(grads, buffers, momentum) if group["nesterov"] else buffers
-        flat = {name: _gather(value).flatten(1) for name, value in zip(named, ahead, strict=True)}
+        flat = {name: gather_whole(value).flatten(1) for name, value in zip(named, ahead, strict=True)}
         flat = turn_weights(self.layers, flat)
         for members in plan.stacks.values():
             names = [name for name in members if name in named]
@@ -111,29 +111,7 @@ class Muon(Optimizer[Settings]):
             steps.mul_(scales[:, None, None])
             done = {name: step.mT if plan.tall(name) else step for name, step in zip(names, steps, strict=True)}
             for name, step in turn_weights(self.layers, done).items():
-                named[name].add_(_split(step.reshape(named[name].shape), named[name]))
-
-
-def _gather(value: Tensor) -> Tensor:
-    """Return a whole tensor; the ranks gather one that `fully_shard` has split."""
-    if not is_sharded(value):
-        return value
-    from torch.distributed.tensor import DTensor  # takes half a second, unless something is sharded
-
-    assert isinstance(value, DTensor)
-    return value.full_tensor()
-
-
-def _split(value: Tensor, like: Tensor) -> Tensor:
-    """Return a whole tensor, split as another one is."""
-    if not is_sharded(like):
-        return value
-    from torch.distributed.tensor import DTensor, Replicate
-
-    assert isinstance(like, DTensor)
-    mesh = like.device_mesh
-    whole = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return whole.redistribute(placements=like.placements)
+                named[name].add_(split_like(step.reshape(named[name].shape), named[name]))
 
 
 def newton_schulz(stack: Tensor, iterations: int, *, bfloat16: bool = False) -> Tensor:

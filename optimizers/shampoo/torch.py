@@ -21,6 +21,7 @@ from suite.optimizers._base.torch import (
     select_with_gradient,
     widen_type,
 )
+from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.torch import are_finite, inverse_root
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
@@ -51,8 +52,6 @@ class Shampoo(Optimizer[Settings]):
         settings: by name, as listed below.
     """
 
-    updates_shards = False
-
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -73,7 +72,7 @@ class Shampoo(Optimizer[Settings]):
         shapes = {self.names[parameter]: tuple(parameter.shape) for parameter in group["params"]}
         plan = ShampooPlan(shapes, self.settings, tables=self.tables, world=self.world)
         first, graft = group["params"][0], self.settings.graft
-        like = first.detach().new_empty(0, dtype=widen_type(first.dtype))
+        like = torch.empty(0, dtype=widen_type(first.dtype), device=first.device)
 
         def stacks(rows: Callable[[str], int]) -> Tree:
             return {stack: like.new_zeros(rows(stack), plan.size(stack), plan.size(stack)) for stack in plan.counts}
@@ -91,9 +90,9 @@ class Shampoo(Optimizer[Settings]):
         if plan.lag:  # slices of each rank: statistics that the host reads, then the roots that it computed
             state["pending"] = {"owned": stacks(plan.share), "epsilon": group["epsilon"]}
         for parameter in group["params"]:
-            self.state[parameter]["velocity"] = make_zero_state(parameter)
+            self.state[parameter]["velocity"] = make_zero_state(parameter, whole=True)
             if graft != "sgd":
-                self.state[parameter]["square"] = make_zero_state(parameter)
+                self.state[parameter]["square"] = make_zero_state(parameter, whole=True)
             if graft == "adam":
                 self.state[parameter]["mass"] = like.new_zeros(())
         self.plans.append(plan)
@@ -224,13 +223,14 @@ class Shampoo(Optimizer[Settings]):
         torch._foreach_mul_(velocity, group["momentum"])
         torch._foreach_add_(velocity, chosen)
         ahead = torch._foreach_add(chosen, velocity, alpha=group["momentum"]) if group["nesterov"] else velocity
-        with edit_weights(params) as values:
+        with edit_weights(params, whole=True) as values:
             torch._foreach_add_(values, ahead, alpha=-group["lr"])
 
     def _gradients(self, group: dict[str, Any]) -> Tree:
         """Return the gradients of the parameters that have one, with decay, by name."""
         params = select_with_gradient(group["params"])
-        grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
+        values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
+        grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
         return {self.names[parameter]: grad for parameter, grad in zip(params, grads, strict=True)}
 
     def _precondition(self, grads: Tree, steps: Tree, number: int) -> Tree:

@@ -16,6 +16,7 @@ from suite.optimizers._base.torch import (
     select_with_gradient,
     widen_type,
 )
+from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers.sm3 import EPSILON
 from suite.optimizers.sm3.settings import Settings
 
@@ -33,17 +34,15 @@ class SM3(Optimizer[Settings]):
         settings: by name, as listed below.
     """
 
-    updates_shards = False
-
     def __init__(self, parameters: Iterable[Any], lr: float | None = None, **settings: Any):
         super().__init__(parameters, take_settings(Settings, lr, settings))
 
     def _begin(self, group: dict[str, Any]) -> None:
         for parameter in group["params"]:
             sizes = [_slices(parameter, axis) for axis in range(max(parameter.ndim, 1))]
-            kind = widen_type(parameter.dtype)
-            self.state[parameter]["covers"] = [parameter.new_zeros(size, dtype=kind) for size in sizes]
-        ensure_velocities(self, group["params"], group["momentum"])
+            kind, device = widen_type(parameter.dtype), parameter.device
+            self.state[parameter]["covers"] = [torch.zeros(size, dtype=kind, device=device) for size in sizes]
+        ensure_velocities(self, group["params"], group["momentum"], whole=True)
 
     def _update(self) -> None:
         for group in self.param_groups:
@@ -53,17 +52,18 @@ class SM3(Optimizer[Settings]):
                 params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
             if not params:
                 continue
-            grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
+            values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
+            grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
             pairs = zip(params, grads, strict=True)
             direction = [self._bound(self.state[parameter]["covers"], grad) for parameter, grad in pairs]
             torch._foreach_add_(direction, EPSILON)
             torch._foreach_rsqrt_(direction)
             torch._foreach_mul_(direction, grads)
             if momentum:
-                velocity = ensure_velocities(self, params, momentum)
+                velocity = ensure_velocities(self, params, momentum, whole=True)
                 torch._foreach_lerp_(velocity, direction, 1.0 - momentum)
                 direction = velocity
-            with edit_weights(params) as values:
+            with edit_weights(params, whole=True) as values:
                 torch._foreach_add_(values, direction, alpha=-group["lr"])
 
     def _bound(self, covers: list[Tensor], grad: Tensor) -> Tensor:

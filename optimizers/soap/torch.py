@@ -46,7 +46,6 @@ class SOAP(Optimizer[Settings]):
     """
 
     compiles = False
-    updates_shards = False
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class SOAP(Optimizer[Settings]):
         shapes = {name: tuple(parameter.shape) for name, parameter in named.items()}
         plan = SOAPPlan(shapes, self.settings, world=self.world)
         first, sizes, count = group["params"][0], plan.sizes, plan.count
-        like = first.detach().new_empty(0, dtype=widen_type(first.dtype))
+        like = torch.empty(0, dtype=widen_type(first.dtype), device=first.device)
         stacks = {key: (len(members), *map(int, key.split("x"))) for key, members in plan.members.items()}
         self.state[_place(len(self.plans))] = {
             "factor": {basis: like.new_zeros(count(basis), size, size) for basis, size in sizes.items()},
@@ -80,7 +79,7 @@ class SOAP(Optimizer[Settings]):
         }
         for name in plan.rest:
             for moment in ("first", "second"):
-                self.state[named[name]][moment] = make_zero_state(named[name])
+                self.state[named[name]][moment] = make_zero_state(named[name], whole=True)
         for parameter in group["params"]:
             self.state[parameter].setdefault("missed", 0)  # checkpoints in files have no empty states
         self.plans.append(plan)
@@ -139,7 +138,7 @@ class SOAP(Optimizer[Settings]):
         named = {self.names[parameter]: parameter for parameter in select_with_gradient(group["params"])}
         self.state[_place(number)]["steps"].add_(1.0)
         direction = self._direction(number, named)
-        with edit_weights(list(named.values())) as values:
+        with edit_weights(list(named.values()), whole=True) as values:
             matrices = [value for value in values if value.ndim > 1]
             if matrices and group["weight_decay"]:
                 torch._foreach_mul_(matrices, 1.0 - group["lr"] * group["weight_decay"])
@@ -148,7 +147,8 @@ class SOAP(Optimizer[Settings]):
 
     def _direction(self, number: int, named: Tree) -> Tree:
         """Adam's directions of these parameters, in their own coordinates; updates statistics and moments."""
-        plan, grads = self.plans[number], dict(zip(named, densify_gradients(list(named.values())), strict=True))
+        plan = self.plans[number]
+        grads = dict(zip(named, densify_gradients(list(named.values()), whole=True), strict=True))
         members = {key: [name for name in every if name in grads] for key, every in plan.members.items()}
         members = {key: chosen for key, chosen in members.items() if chosen}
         rows = {key: _rows(plan.members[key], chosen, grads[chosen[0]]) for key, chosen in members.items()}

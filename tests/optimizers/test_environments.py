@@ -20,7 +20,6 @@ from suite.differences import find_difference
 
 NAMES = [name for name in mlps.NAMES if name != "external"]  # torch's own are not ours to prove
 OBSERVING = ("kfac", "kbfgs", "vogn")
-WHOLE = (*OBSERVING, "shampoo", "soap", "sm3")  # need whole matrices
 Tree = dict[str, np.ndarray]
 
 
@@ -68,7 +67,7 @@ def test_replicas_equal_one_process(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_sharded_parameters_equal_whole_ones_or_are_refused(name: str) -> None:
     for found in pool.run("torch", 2, "environments.on_ranks", "sharded", name):
-        if name in WHOLE:
+        if name in OBSERVING:
             assert "is sharded (DTensor)" in found
         else:
             check_equal(found, name)
