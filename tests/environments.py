@@ -38,6 +38,7 @@ def drive(
     scaler: Any = None,
     part: slice = slice(None),
     model: Any = None,
+    numbers: range = range(STEPS),
 ) -> Tree:
     """Train as a user's loop does; `part` are the samples of this process, `step` replaces `optimizer.step`."""
     import torch
@@ -45,7 +46,7 @@ def drive(
     from suite.engine.torch_alone import observed
 
     sees = observes(run.name)
-    for number in range(STEPS):
+    for number in numbers:
         x, y = (torch.tensor(value)[part] for value in mlps.batch(number))
 
         def closure(x: Any = x, y: Any = y) -> Any:
@@ -186,7 +187,6 @@ def uneven(name: str, rank: int, world: int) -> Tree:
 
 def sharded(name: str, rank: int, world: int) -> Tree:
     """Parameters that are split by `fully_shard`, each rank with its share of the samples; resumed from the state."""
-    import torch
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -202,13 +202,8 @@ def sharded(name: str, rank: int, world: int) -> Tree:
     run.optimizer = make(model.named_parameters(), **mlps.asked(name, "torch", described))
     share = mlps.SAMPLES // world
     part = slice(rank * share, (rank + 1) * share)
-    for number in range(STEPS):
-        if number == STEPS // 2:
-            stored = get_optimizer_state_dict(model, run.optimizer)
-            run.optimizer = make(model.named_parameters(), **mlps.asked(name, "torch", described))
-            set_optimizer_state_dict(model, run.optimizer, stored)
-        x, y = (torch.tensor(value)[part] for value in mlps.batch(number))
-        run.optimizer.zero_grad()
-        (0.5 * ((model(x) - y) ** 2).sum() / len(x)).backward()
-        run.optimizer.step()
-    return {name: value.full_tensor().detach().numpy() for name, value in model.named_parameters()}
+    drive(run, part=part, numbers=range(STEPS // 2))
+    stored = get_optimizer_state_dict(model, run.optimizer)
+    run.optimizer = make(model.named_parameters(), **mlps.asked(name, "torch", described))
+    set_optimizer_state_dict(model, run.optimizer, stored)
+    return drive(run, part=part, numbers=range(STEPS // 2, STEPS))

@@ -136,7 +136,10 @@ class Torch:
 
     @property
     def params(self) -> Tree:
-        found = {name: value.detach().double().numpy().copy() for name, value in self.model.named_parameters()}
+        from suite.optimizers._base.torch_shards import gather_whole
+
+        parameters = {name: gather_whole(value.detach()) for name, value in self.model.named_parameters()}
+        found = {name: value.double().numpy().copy() for name, value in parameters.items()}
         return {name: value for name, value in found.items() if not name.startswith("unused")}
 
     def closure(self, step: int) -> Callable[[], Any]:

@@ -38,7 +38,6 @@ class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
     """
 
     compiles = True  # whether torch.compile may trace `step`
-    updates_shards = True  # whether `fully_shard`'s parameters are updated as whole ones are
     state: dict[Any, Any]  # by parameter; state of no single parameter is under the optimizer's name
 
     def __init__(self, parameters: Iterable[Any], settings: Chosen, fixed: Collection[str] = ()):
@@ -51,7 +50,7 @@ class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
         torch_checks.check_group(kind, self.settings, param_group, self.defaults)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        torch_checks.check_parameters(kind, group["params"], sharded=self.updates_shards)
+        torch_checks.check_parameters(kind, group["params"])
         self._begin(group)
         self.places = torch_checks.find_places(self.param_groups)
 

@@ -9,23 +9,21 @@ from torch import Tensor
 from suite.contract import UserError
 from suite.declared import Declared
 from suite.load import suggest_names
-from suite.optimizers._base.torch_shards import is_sharded
 
 Place = tuple[torch.dtype, torch.device]
 OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")  # torch's schedules write them
 OF_TORCH = ("params", "param_names", "name", *OF_SCHEDULES)
 
 
-def check_parameters(kind: str, parameters: Sequence[Tensor], *, sharded: bool) -> None:
+def check_parameters(kind: str, parameters: Sequence[Tensor]) -> None:
     """Check that an optimizer can update parameters of these types.
 
     Args:
         kind: the optimizer's name.
         parameters: of one group.
-        sharded: whether it can update DTensors.
 
     Raises:
-        UserError: for complex, flattened or, unless `sharded`, sharded parameters.
+        UserError: for complex or flattened parameters.
     """
     for parameter in parameters:
         if parameter.is_complex():
@@ -37,11 +35,6 @@ def check_parameters(kind: str, parameters: Sequence[Tensor], *, sharded: bool) 
             raise UserError(
                 f"{kind}: FullyShardedDataParallel flattens parameters, so that their shapes are lost; use "
                 "torch.distributed.fsdp.fully_shard"
-            )
-        if is_sharded(parameter) and not sharded:
-            raise UserError(
-                f"{kind}: a parameter of shape {tuple(parameter.shape)} is sharded (DTensor), and {kind} observes "
-                "whole layers; use DistributedDataParallel, or another optimizer with fully_shard"
             )
 
 

@@ -23,7 +23,6 @@ class Observing(Optimizer[Chosen]):
     """
 
     compiles = False
-    updates_shards = False
     layers: Mapping[str, Layer]  # the observed layers, by module name
     scaled: bool | None = None  # whether the last pass was observed with a GradScaler
     grad_scale: Tensor | float | None = 1.0  # set by GradScaler during `step`, as for torch's fused optimizers

@@ -19,6 +19,17 @@ def gather_whole(value: Tensor) -> Tensor:
     return value.full_tensor()
 
 
+def view_local(value: Tensor) -> Tensor:
+    """Return a tensor without its gradient, or of one that is split the part that this rank holds: a view."""
+    value = value.detach()
+    if not is_sharded(value):
+        return value
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(value, DTensor)
+    return value.to_local()
+
+
 def split_like(value: Tensor, like: Tensor) -> Tensor:
     """Return a whole tensor, which is equal on all ranks, split as another one is."""
     if not is_sharded(like):

@@ -20,6 +20,7 @@ from suite.optimizers._base.torch import (
     widen_type,
 )
 from suite.optimizers._base.torch_observing import Observing
+from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers._plan import turn_shapes
 from suite.optimizers.kbfgs.plan import KBFGSPlan
 from suite.optimizers.kbfgs.settings import Settings
@@ -70,7 +71,7 @@ class KBFGS(Observing[Settings]):
     def _initial(self) -> dict[str, Any]:
         """Averages of zero; Ha and Hg of one."""
         plan, first = self.plan, next(iter(self.named.values())).detach()
-        like = first.new_empty(0, dtype=widen_type(first.dtype))
+        like = torch.empty(0, dtype=widen_type(first.dtype), device=first.device)
         count = {key: len(names) for key, names in plan.stacks.items()}
         return {
             "a": {key: like.new_zeros(count[key], size, size) for key, size in plan.inputs.items()},
@@ -90,7 +91,7 @@ class KBFGS(Observing[Settings]):
         if "kbfgs" in self.state:
             self._closed()
         for parameter in group["params"]:
-            self.state[parameter]["average"] = make_zero_state(parameter)
+            self.state[parameter]["average"] = make_zero_state(parameter, whole=True)
 
     def observe(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of a aᵀ, â and ĝ, from the taps of one backward pass; weight is (N,)."""
@@ -223,7 +224,7 @@ class KBFGS(Observing[Settings]):
         self._precondition(directions)
         for group in self.param_groups:
             if params := select_with_gradient(group["params"]):
-                with edit_weights(params) as values:
+                with edit_weights(params, whole=True) as values:
                     chosen = [directions[names[parameter]] for parameter in params]
                     torch._foreach_add_(values, chosen, alpha=-group["lr"])
         if stacks:
@@ -240,7 +241,8 @@ class KBFGS(Observing[Settings]):
             averages |= {names[p]: self.state[p]["average"] for p in group["params"]}
             if params := select_with_gradient(group["params"]):
                 average = [self.state[parameter]["average"] for parameter in params]
-                grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
+                values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
+                grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
                 torch._foreach_lerp_(average, grads, 1.0 - group["momentum"])
         return averages
 
@@ -267,8 +269,9 @@ class KBFGS(Observing[Settings]):
         wholes = []
         for name in self.plan.stacks[key]:
             weight, *bias = self.plan.layers[name].parameters
-            matrix = values[weight].T if self.plan.layers[name].transposed else values[weight]
-            parts = [matrix.flatten(1), *(values[b][:, None] for b in bias)]
+            matrix, *vectors = (gather_whole(values[parameter]) for parameter in (weight, *bias))
+            matrix = matrix.T if self.plan.layers[name].transposed else matrix
+            parts = [matrix.flatten(1), *(vector[:, None] for vector in vectors)]
             wholes.append(torch.cat([part.to(widen_type(part.dtype)) for part in parts], 1))
         return torch.stack(wholes)
 

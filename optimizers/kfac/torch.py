@@ -24,6 +24,7 @@ from suite.optimizers._base.torch import (
 )
 from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_observing import Observing
+from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.settings import Settings
@@ -79,14 +80,14 @@ class KFAC(Observing[Settings]):
         self.rest = {self.named[name] for name in self.plan.rest}
         for parameter in self.named.values():
             for average in ("first", "second") if parameter in self.rest else ("velocity",):
-                self.state[parameter][average] = make_zero_state(parameter)
+                self.state[parameter][average] = make_zero_state(parameter, whole=average == "velocity")
         self.state["kfac"] = self._initial()
 
     def _initial(self) -> dict[str, Any]:
         """Factors of zero, inverses of one. What is below `owned` is split by rank, a slice each."""
         buckets, count = self.plan.buckets, len(self.plan.factors)
         first = next(iter(self.named.values())).detach()
-        like = first.new_empty(0, dtype=widen_type(first.dtype))
+        like = torch.empty(0, dtype=widen_type(first.dtype), device=first.device)
         members = buckets.members
         factor = {key: like.new_zeros(rows, int(key), int(key)) for key, rows in buckets.share.items()}
         state = {
@@ -278,7 +279,8 @@ class KFAC(Observing[Settings]):
 
     def _gradients(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Return what is preconditioned: gradients with L2 decay, or their average."""
-        grads = add_weight_decay(densify_gradients(params), params, group["weight_decay"])
+        values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
+        grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
         if self.settings.momentum_on == "direction":
             return grads
         velocity = [self.state[parameter]["velocity"] for parameter in params]
@@ -293,7 +295,7 @@ class KFAC(Observing[Settings]):
             torch._foreach_mul_(velocity, group["momentum"])
             torch._foreach_add_(velocity, direction)
             direction = velocity
-        with edit_weights(params) as values:
+        with edit_weights(params, whole=True) as values:
             torch._foreach_add_(values, direction, alpha=-group["lr"])
 
     def _fit(

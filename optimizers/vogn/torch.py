@@ -19,6 +19,7 @@ from suite.optimizers._base.torch import (
     widen_floats,
 )
 from suite.optimizers._base.torch_observing import Observing
+from suite.optimizers._base.torch_shards import gather_whole, view_local
 from suite.optimizers.vogn.plan import VOGNPlan, check, check_samples
 from suite.optimizers.vogn.settings import Settings
 from suite.optimizers.vogn.torch_flat import draw_normal, group_tensors, join_tensors, split_vector
@@ -72,7 +73,7 @@ class VOGN(Observing[Settings]):
         self.state["vogn"] = {"kept": torch.zeros((), dtype=torch.int64, device=like.device), "steps": 0}
         for name, parameter in self.named.items():
             for state in ("first", "second") if name in self.plan.rest else ("momentum", "curvature"):
-                self.state[parameter][state] = make_zero_state(parameter)
+                self.state[parameter][state] = make_zero_state(parameter, whole=True)
 
     def _begin(self, group: dict[str, Any]) -> None:
         if "vogn" in self.state:
@@ -108,7 +109,7 @@ class VOGN(Observing[Settings]):
             yield
             return
         params = [self.named[name] for name in self.plan.drawn]
-        means = [parameter.detach().clone() for parameter in params]
+        means = [view_local(parameter).clone() for parameter in params]
         with torch.no_grad():
             for group in self.param_groups:
                 n, _, delta = self._constants(group, key[1])
@@ -119,13 +120,13 @@ class VOGN(Observing[Settings]):
                     torch._foreach_mul_(precision, n)
                     noise = draw_normal(key, [f"{name}/{draw}" for name in named], precision)
                     torch._foreach_rsqrt_(precision)
-                    with edit_weights(weights) as values:
+                    with edit_weights(weights, whole=True) as values:
                         torch._foreach_addcmul_(values, noise, precision)
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(params, means)
+                torch._foreach_copy_([view_local(parameter) for parameter in params], means)
 
     def observe(self, taps: Taps, weight: Tensor) -> Tree:
         """Sums over samples of squared gradients, by parameter, from the taps of one backward pass; weight is (N,)."""
@@ -205,11 +206,12 @@ class VOGN(Observing[Settings]):
         """Update parameters that a layer describes, from their gradients and these squares."""
         _, tau, delta = self._constants(group, step)
         params = list(named.values())
-        grads = dict(zip(named, densify_gradients(params), strict=True))
+        grads = dict(zip(named, densify_gradients(params, whole=True), strict=True))
         drawn = set(self.plan.drawn).intersection(named)
         decayed = [name for name in named if name in drawn]
         if decayed:
-            sums = torch._foreach_add([grads[n] for n in decayed], [named[n] for n in decayed], alpha=delta)
+            weights = [gather_whole(named[name]) for name in decayed]
+            sums = torch._foreach_add([grads[name] for name in decayed], weights, alpha=delta)
             grads |= dict(zip(decayed, sums, strict=True))
         momentum = [self.state[parameter]["momentum"] for parameter in params]
         torch._foreach_mul_(momentum, group["momentum"])
@@ -224,12 +226,12 @@ class VOGN(Observing[Settings]):
             torch._foreach_copy_(held, split_vector(torch.where(finite, keep * old + gain * new, old), held))
             self.state["vogn"]["kept"] += (~finite).sum()
         scale = torch._foreach_add(curvature, delta + group["damping"])
-        with edit_weights(params) as values:
+        with edit_weights(params, whole=True) as values:
             torch._foreach_addcdiv_(values, momentum, scale, -group["lr"])
 
     def _adam(self, params: list[Tensor], group: dict[str, Any], steps: int) -> None:
         """Update parameters that no layer describes by Adam; `steps` counts their updates, this one included."""
-        grads = densify_gradients(params)
+        grads = densify_gradients(params, whole=True)
         first = [self.state[parameter]["first"] for parameter in params]
         second = [self.state[parameter]["second"] for parameter in params]
         beta1, beta2 = group["fallback_beta1"], group["fallback_beta2"]
@@ -240,7 +242,7 @@ class VOGN(Observing[Settings]):
         torch._foreach_div_(scale, (1.0 - beta2**steps) ** 0.5)
         torch._foreach_add_(scale, group["fallback_epsilon"])
         rate = group["fallback_ratio"] * group["lr"] / (1.0 - beta1**steps)
-        with edit_weights(params) as values:
+        with edit_weights(params, whole=True) as values:
             torch._foreach_addcdiv_(values, first, scale, -rate)
 
 
