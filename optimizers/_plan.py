@@ -84,7 +84,8 @@ def read_layers(layers: Mapping[str, Layer], names: Iterable[str]) -> dict[str, 
             raise UserError(
                 f"layers: {', '.join(missing)} of layer {name} is not among the parameters, which are "
                 f"{', '.join(own[:3])}{', …' * (len(own) > 3)}; take layers and parameters from the same model, and "
-                "leave layers out whose parameters are frozen, tied, or another optimizer's"
+                "leave layers out whose parameters are frozen, tied, or another optimizer's; a layer may have its "
+                "weight alone, as in Layer('linear', ('layer.weight',))"
             )
     return found
 

@@ -49,7 +49,8 @@ class Encoder:
         encode = jax.vmap(lambda row, drawn: self.codec.encode(row, lambda count: drawn))
         payloads = [encode(part, drawn) for part, drawn in zip(self._cut(rows), self._cut(draws), strict=True)]
         if self.state is not None:
-            self.state[name] = (rows - self.decode(payloads, rows[0]))[None]
+            lost = rows - self.decode(payloads, rows[0])
+            self.state[name] = jnp.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=0.0)[None]
         return payloads
 
     def decode(self, payloads: Iterable[Array], like: Array) -> Array:

@@ -54,8 +54,8 @@ class Encoder:
         for part in self._cut(rows):
             draws = [self._draw(name, rows, number * rows.shape[1] + begin) for number in range(len(rows))]
             payloads = _joined([self.codec.encode(row, drawn)[None] for row, drawn in zip(part, draws, strict=True)])
-            if self.state is not None:
-                lost.append(part - self._decode(payloads, part[0]))
+            if self.state is not None:  # nothing is kept of values that are not finite, or all later ones would be NaN
+                lost.append((part - self._decode(payloads, part[0])).nan_to_num_(0.0, 0.0, 0.0))
             yield payloads
             begin += part.shape[1]
         if self.state is not None:

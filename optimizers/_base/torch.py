@@ -214,6 +214,18 @@ def densify_gradients(parameters: list[Tensor], *, whole: bool = False) -> list[
     return [gather_whole(gradient) for gradient in gradients] if whole else gradients
 
 
+def read_rows(table: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the rows that a sparse gradient names, each once, and their values; None if all rows must be updated.
+
+    That is the case for a dense gradient, for one that is sparse in several axes, and for a parameter in half
+    precision, whose update is computed in float32.
+    """
+    if table.grad is None or not table.grad.is_sparse or table.grad.sparse_dim() != 1 or table.dtype in NARROW:
+        return None
+    grad = table.grad.coalesce()
+    return grad.indices()[0], grad.values()
+
+
 def add_weight_decay(gradients: list[Tensor], parameters: list[Tensor], weight_decay: float) -> list[Tensor]:
     """Gradients with L2 decay added to matrices and filters; vectors (biases, normalisation) have none.
 

@@ -10,6 +10,7 @@ from torch import Tensor, distributed
 
 from suite.contract import Layer, UserError
 from suite.optimizers._base.torch import Chosen, Optimizer, by_name, widen_type
+from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers._plan import read_layers
 
 Tree = dict[str, Tensor]
@@ -54,14 +55,28 @@ class Observing(Optimizer[Chosen]):
             return False
         if self.grad_scale is not None:
             for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
-                if parameter.grad is not None:
-                    parameter.grad /= self.grad_scale
+                if parameter.grad is None:
+                    continue
+                if parameter.dtype == torch.float16:
+                    raise UserError(
+                        f"{type(self).__name__}: a GradScaler cannot unscale gradients in float16, of which small ones "
+                        "would become zero; keep the parameters in float32, and use torch.autocast"
+                    )
+                parameter.grad /= self.grad_scale
         return True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, and the statistics of their passes."""
         super().zero_grad(set_to_none)
         self._sums, self._samples = None, 0.0
+
+    def forget_cleared(self) -> None:
+        """Forget the statistics of earlier passes if their gradients are gone, as after `model.zero_grad()`."""
+        if self._sums is None:
+            return
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if not any(grad._nnz() if grad.is_sparse else gather_whole(grad).any() for grad in grads):
+            self._sums, self._samples = None, 0.0
 
     def name_layers(self, layers: Mapping[str, Layer]) -> dict[str, Tensor]:
         """Take over the observed layers; return the parameters by name.

@@ -14,6 +14,7 @@ from suite.optimizers._base.torch import (
     edit_weights,
     ensure_velocities,
     make_zero_state,
+    read_rows,
     reset_blocks,
     select_with_gradient,
 )
@@ -62,11 +63,10 @@ class Adagrad(Optimizer[Settings]):
                     torch._foreach_addcdiv_(values, grads, scale, -group["lr"])
 
     def _by_rows(self, table: Tensor, group: dict[str, Any]) -> bool:
-        """Update the rows that a sparse gradient names; False for a gradient that is not sparse."""
-        if table.grad is None or not table.grad.is_sparse:
+        """Update the rows that a sparse gradient names; False where `read_rows` finds none."""
+        if (rows := read_rows(table)) is None:
             return False
-        grad, sums = table.grad.coalesce(), self.state[table]["sum"]  # squares of sums need each row once
-        ids, values = grad.indices()[0], grad.values()
+        (ids, values), sums = rows, self.state[table]["sum"]
         total = sums[ids].addcmul_(values, values)
         sums.index_copy_(0, ids, total)
         scale = total.add_(group["initial_accumulator"]).sqrt_().add_(group["epsilon"])

@@ -54,8 +54,7 @@ class KFACPlan(Plan):
     ):
         if settings.stale and (settings.factor_interval, settings.inverse_interval) != (1, 1):
             raise UserError(
-                "optimizer.stale=true: each factor has its own interval, so none can be set; "
-                "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
+                "optimizer.stale=true: each factor has its own interval; set factor_interval=1 and inverse_interval=1"
             )
         if settings.quadratic_model:
             _check_model(settings)

@@ -13,6 +13,7 @@ from suite.optimizers._base.torch import (
     densify_gradients,
     edit_weights,
     make_zero_state,
+    read_rows,
     reset_blocks,
     select_with_gradient,
 )
@@ -53,12 +54,10 @@ class SGD(Optimizer[Settings]):
 
     @staticmethod
     def _by_rows(table: Tensor, lr: float) -> bool:
-        """Update the rows that a sparse gradient names; False for a gradient that is not sparse."""
-        grad = table.grad
-        if grad is None or not grad.is_sparse:
+        """Update the rows that a sparse gradient names; False where `read_rows` finds none."""
+        if (rows := read_rows(table)) is None:
             return False
-        grad = grad.coalesce()
-        table.index_add_(0, grad.indices()[0], grad.values(), alpha=-lr)
+        table.index_add_(0, *rows, alpha=-lr)
         return True
 
     def reset(self, moved: Mapping[Tensor, Tensor]) -> None:

@@ -13,6 +13,7 @@ from suite.optimizers._base.torch import (
     densify_gradients,
     edit_weights,
     ensure_velocities,
+    read_rows,
     select_with_gradient,
     widen_type,
 )
@@ -81,12 +82,11 @@ class SM3(Optimizer[Settings]):
         """Update the rows that a sparse gradient names; its slices are these rows only.
 
         Returns:
-            False for a gradient that is not sparse.
+            False where `read_rows` finds none.
         """
-        if table.grad is None or not table.grad.is_sparse:
+        if (rows := read_rows(table)) is None:
             return False
-        grad, cover = table.grad.coalesce(), self.state[table]["covers"][0]
-        ids, values = grad.indices()[0], grad.values()
+        (ids, values), cover = rows, self.state[table]["covers"][0]
         before, square = cover[ids], values * values
         after = before + _largest(square)[0]
         cover.index_copy_(0, ids, after)  # in SM3-II too: max(μ + g²) = μ + max g²

@@ -100,10 +100,11 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         (value, inputs), (grads, slopes) = gradient(weights, probes)
         for (name, _), x in inputs.items():
             check_input(name, optimizer.layers[name], x.shape)
-        lengths = {name: len(x) for (name, _), x in inputs.items()}
-        if len({*lengths.values()}) > 1:
+        lengths = sorted({(name, len(x)) for (name, _), x in inputs.items()})
+        if len({length for _, length in lengths}) > 1:
+            shown = ", ".join(f"{name} {length}" for name, length in lengths)
             raise UserError(
-                f"observing: the first axis must be that of the samples in every layer, but the lengths are {lengths}; "
+                f"observing: the first axis must be that of the samples in every layer, but the lengths are {shown}; "
                 "expand the input, or leave a layer out of layers"
             )
         samples = len(next(iter(inputs.values())))

@@ -20,7 +20,8 @@ def intercept(pass_on: PassOn) -> Iterator[None]:
     def in_linen(call: Any, inputs: tuple[Any, ...], named: dict[str, Any], context: Context) -> Any:
         y, module = call(*inputs, **named), context.module
         layer = _describe(module, linen.Dense, linen.Embed, linen.Conv)
-        if layer is None or context.method_name != "__call__":
+        # a user's class may have its own __call__, and call flax's inside
+        if layer is None or context.method_name != "__call__" or not _is_of_flax(context.orig_method):
             return y
         leaf = "embedding" if isinstance(module, linen.Embed) else "kernel"
         x = (*inputs, *named.values())[0]
@@ -35,6 +36,11 @@ def intercept(pass_on: PassOn) -> Iterator[None]:
 
     with linen.intercept_methods(in_linen), patch_calls(dict.fromkeys((nnx.Linear, nnx.Embed, nnx.Conv), in_nnx)):
         yield
+
+
+def _is_of_flax(method: Any) -> bool:
+    """Return whether flax defines a method that is called."""
+    return method.func.__module__.startswith("flax.")
 
 
 def _describe(module: Any, dense: type, embedding: type, convolution: type) -> Layer | None:

@@ -70,6 +70,7 @@ def observed(
     if counted is not None and counted < 1:
         raise UserError(f"observed: counted={counted}; set it to the number of terms that the loss is a mean over")
     model = _find_model(model, inner.layers)
+    inner.forget_cleared()
     tapped = inner.layers if inner.due() else {}
     modules = _find_modules(model, inner.layers)
     total: dict[str, Tensor] = {}
@@ -79,6 +80,7 @@ def observed(
     def add(taps: Taps) -> None:
         nonlocal samples
         ((name, _), (_, first)) = next(iter(taps.items()))
+        lengths = {len(x) for x, _ in taps.values()} | {samples} - {0}
         if name in observed_layers:
             raise UserError(
                 f"observed: layer {name} took part in several backward passes; use one observed for each pass, and "
@@ -87,10 +89,11 @@ def observed(
         observed_layers.add(name)
         for (layer, _), (x, _) in taps.items():
             check_input(layer, inner.layers[layer], tuple(x.shape))
-        if samples not in (0, len(first)):
+        if len(lengths) > 1:
             raise UserError(
-                f"observed: the first axis of layer {name} has length {len(first)}, that of another layer {samples}; "
-                "it must be that of the samples in every layer: expand the input, or leave the layer out of layers"
+                f"observed: the first axis of layer {name} has length {len(first)}, that of another call or layer "
+                f"{', '.join(map(str, sorted(lengths - {len(first)})))}; it must be that of the samples in every call: "
+                "expand the input, or leave the layer out of layers"
             )
         samples = len(first)
         scale = (counted or samples) / (scaler.get_scale() if scaler else 1.0)  # a tap: gradient of the summed loss
@@ -100,6 +103,12 @@ def observed(
     with inner.forward_weights(), tap_layers(model, tapped, add) as rest:
         yield
         called = rest()
+    graded = [p for name in tapped for p in modules[name].parameters(recurse=False) if p.grad is not None]
+    if graded and not called:
+        raise UserError(
+            "observed: the layers have gradients, but none was called inside; run forward and backward inside, on the "
+            "model itself: code that torch.compile has compiled skips hooks"
+        )
     for name in tapped:
         if name not in called and any(p.grad is not None for p in modules[name].parameters(recurse=False)):
             raise UserError(

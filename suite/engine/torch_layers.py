@@ -1,12 +1,17 @@
 """Layers of a torch model that curvature methods and Muon support."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-from suite.contract import Layer
+from suite.contract import Layer, UserError
 from suite.engine.layers import Layers
+
+KINDS = (nn.Linear, nn.Embedding, nn.Conv2d)
 
 
 def layers_of(model: nn.Module) -> Layers:
@@ -53,6 +58,39 @@ def _describe_layer(module: nn.Module, names: tuple[str, ...]) -> Layer | None:
     return None
 
 
+def check_output(name: str, module: nn.Module, x: Tensor, output: Tensor) -> None:
+    """Check that a layer whose class has its own forward method computes what its weight, bias and input give.
+
+    Such a class may cast its weight, for example. If it scales it, the statistics would be those of another weight.
+
+    Raises:
+        UserError: the output is another one.
+    """
+    own = itertools.takewhile(lambda base: base not in KINDS, type(module).__mro__)
+    if not any(method in vars(place) for place in (module, *own) for method in ("forward", "_conv_forward")):
+        return
+    with torch.no_grad():
+        expected = _compute_output(module, x)
+        if expected is None or torch.dist(output.to(expected.dtype), expected) <= 0.05 * expected.norm():
+            return
+    raise UserError(
+        f"observed: the forward method of layer {name} ({type(module).__name__}) does not compute what its weight, "
+        f"bias and input give; leave it out of layers: del layers[{name!r}]"
+    )
+
+
+def _compute_output(module: nn.Module, x: Tensor) -> Tensor | None:
+    """Return the output of an ordinary layer with a module's parameters; None for modules of further kinds."""
+    if isinstance(module, nn.Embedding):
+        return functional.embedding(x, module.weight)
+    if isinstance(module, nn.Linear):
+        return functional.linear(x.to(module.weight.dtype), module.weight, module.bias)
+    if isinstance(module, nn.Conv2d):
+        x = x.to(module.weight.dtype)
+        return functional.conv2d(x, module.weight, module.bias, module.stride, module.padding)
+    return None
+
+
 def _is_ordinary(module: nn.Conv2d) -> bool:
     sides = module.kernel_size, module.stride, module.padding
     square = all(not isinstance(side, str) and len(set(side)) == 1 for side in sides)
@@ -74,3 +112,5 @@ def _find_reasons(module: nn.Module, uses: Counter[int]) -> Iterator[str]:
         yield f"its {' and '.join(frozen)} is frozen"
     if isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
         yield "scale_grad_by_freq=True changes its gradients"
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        yield "its row padding_idx has no gradient"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.contract import Layer, UserError
+from suite.engine.torch_layers import check_output
 from suite.optimizers._base.torch import widen_floats
 from suite.optimizers._linalg.torch import multiply_matrices
 
@@ -42,6 +43,7 @@ def tap_layers(
             if not output.requires_grad:  # the first forward pass of reentrant checkpointing
                 return
             x = (*inputs, *named.values())[0].detach()
+            check_output(name, module, x, output)
             call, version = calls[name], x._version
             calls[name] += 1
 
@@ -65,7 +67,8 @@ def tap_layers(
         return calls.keys()
 
     handles = [
-        model.get_submodule(name).register_forward_hook(tap(name, layer), with_kwargs=True)
+        # before the user's hooks, which may change the output
+        model.get_submodule(name).register_forward_hook(tap(name, layer), with_kwargs=True, prepend=True)
         for name, layer in layers.items()
     ]
     try:

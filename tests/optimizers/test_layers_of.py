@@ -297,7 +297,15 @@ def test_layers_that_see_other_samples_or_values_are_named() -> None:
         loss.backward()
 
 
-def test_zeroed_gradients_take_their_statistics_with_them() -> None:
+@pytest.mark.parametrize(
+    "clear",
+    [
+        lambda model, optimizer: optimizer.zero_grad(),
+        lambda model, optimizer: model.zero_grad(),
+        lambda model, optimizer: model.zero_grad(set_to_none=False),
+    ],
+)
+def test_zeroed_gradients_take_their_statistics_with_them(clear: Any) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(3, 3)), torch.randn(4, 3)
     other = copy.deepcopy(model)
@@ -306,7 +314,7 @@ def test_zeroed_gradients_take_their_statistics_with_them() -> None:
         optimizer = make("kfac", each, layers_of(each))
         if skipped:
             observe(each, optimizer, 100.0 * x)
-        optimizer.zero_grad()
+        clear(each, optimizer)
         observe(each, optimizer, x)
         optimizer.step()
         ends.append(each[0].weight.detach())
@@ -317,6 +325,12 @@ def test_empty_layers_and_grouped_convolutions_are_none() -> None:
     assert layers_of(nn.Sequential(nn.Linear(4, 0), nn.Conv2d(2, 2, 3, groups=2))).rest == {
         "0": "it is empty",
         "1": "Conv2d that is not ordinary, with weight, bias",
+    }
+
+
+def test_an_embedding_with_padding_is_none() -> None:
+    assert layers_of(nn.Sequential(nn.Embedding(4, 3, padding_idx=0))).rest == {
+        "0": "its row padding_idx has no gradient"
     }
 
 
