@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("accelerator steps")
 OPTIMIZERS = {f"{name} {kind}": (name, None, 0, kind) for name in engines.INSIDE for kind in ("float32", "bfloat16")}
 TASKS = {f"{name} sgd": ("sgd", name, 0, "float32") for name in small.TASKS}
 TASKS |= {
-    "bert of sparse matrices adamw": ("adamw", "bert", 4, "float32"),
+    "bert of sparse matrices adamw": ("adamw", "bert", 4, "float64"),  # rounding to float32 decides which blocks move
     "transformer with a search sgd": ("sgd", "transformer", 1, "float32"),
 }
 TASKS |= {f"{name} sampled": ("kfac optimizer.fisher=sampled", name, 0, "float64") for name in small.TASKS}

@@ -86,10 +86,14 @@ def watched(
     statistics.weight, statistics.divisor = torch.ones(4), torch.tensor(4.0)
     seen: list[str] = []
 
-    def before_the_first(module: Any, inputs: Any, output: Tensor) -> None:
-        output.register_hook(lambda _: seen.extend(reduce.await_number(ahead)))
+    forward = model.first.forward
 
-    model.first.register_forward_hook(before_the_first)
+    def watch_first(x: Tensor) -> Tensor:  # before the taps, which come before all hooks of a module
+        output = forward(x)
+        output.register_hook(lambda _: seen.extend(reduce.await_number(ahead)))
+        return output
+
+    model.first.forward = watch_first
     with tap_layers(model, layers, statistics.add) as rest:
         loss = model(torch.randn(4, 3), twice).square().sum()
         with schedule.watch(torch.tensor(2.0), parcels=PARCELS, gradients=gradients):
