@@ -63,8 +63,8 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
     """
     cleaned = clean_overrides(overrides)
     config = compose_nodes(overrides, directory)
-    for group, names in ALTERNATIVES.items():
-        config[group] = {name: value for name, value in config[group].items() if name not in names}
+    for group in ALTERNATIVES:
+        config[group] = _drop_alternatives(config[group], group)
     config.pop("tuned", None)
     _reject_keys_without_group(config, cleaned)
     _reject_unlisted(config, cleaned, directory)
@@ -279,6 +279,11 @@ def _check_alternatives(typed: Mapping[str, str], task: Mapping[str, Any]) -> No
             known = known[name]
 
 
+def _drop_alternatives(node: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return a task's or an optimizer's node without the ALTERNATIVES, which are no options of the member."""
+    return {name: value for name, value in node.items() if name not in ALTERNATIVES[group]}
+
+
 def _reject_keys_without_group(config: Mapping[str, Plain], overrides: Sequence[str]) -> None:
     """Reject a setting of a group whose name is set alone, as in `batch_size=7`.
 
@@ -301,7 +306,8 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
         node = config[group]
         settings = load_settings(node["module"])
         chosen = [override.partition("=")[2] for override in overrides if key_of(override) == group]
-        listed = read_preset(group, chosen[-1] if chosen else None, directory)
+        name = chosen[-1] if chosen else node.get("name")  # nobody types a task's default optimizer
+        listed = _drop_alternatives(read_preset(group, name, directory), group)
         known = {"name", "module", *(settings.model_fields if settings else listed)}
         typed = [key_of(override).split(".")[1] for override in overrides if key_of(override).startswith(f"{group}.")]
         unknown = sorted(node.keys() - known)
