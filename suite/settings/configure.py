@@ -22,7 +22,16 @@ from suite.load import (
 )
 from suite.settings import recipes
 from suite.settings.composition import compose_overrides
-from suite.settings.overrides import CHOICES, DIRECTORIES, OPTIONAL, TUNED, check_syntax, clean_overrides, key_of
+from suite.settings.overrides import (
+    CHOICES,
+    DIRECTORIES,
+    OPTIONAL,
+    TUNED,
+    check_syntax,
+    clean_overrides,
+    key_of,
+    render_command,
+)
 from suite.settings.rates import SHAPES
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
@@ -69,7 +78,7 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
     _reject_keys_without_group(config, cleaned)
     _reject_unlisted(config, cleaned, directory)
     if config.get("baseline"):
-        return read_run(_of_baseline(config, cleaned))
+        return read_run(_of_baseline(config, cleaned, directory))
     run = read_run(config)
     if isinstance(run, Run) and not run.network and (run.compute_seconds is not None or run.inverse_seconds):
         raise UserError("compute_seconds=, inverse_seconds=: are read only with a network; set network= as well")
@@ -184,7 +193,7 @@ def name_parts(node: Plain, place: str) -> Plain:
     return resolved
 
 
-def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
+def reject_unread(run: AnyRun, overrides: Sequence[str], directory: Path | None = None) -> None:
     """Reject settings that no part of a run reads: `network`, RaNNC's rules, `data_dir`, another schedule's options.
 
     Raises:
@@ -194,7 +203,8 @@ def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
     if run.data_dir is not None and "data_dir" in map(key_of, overrides) and "data_dir" not in source:
         data = run.task.options().get("data")
         reason = f"task.data={data} reads no directory" if data else "this task reads no directory"
-        raise UserError(f"data_dir={run.data_dir}: {reason}; choose task.data=, or see: suite data {run.task.name}")
+        listing = render_command(f"suite data {run.task.name}", directory)
+        raise UserError(f"data_dir={run.data_dir}: {reason}; choose task.data=, or see: {listing}")
     if isinstance(run, BaselineRun):
         return
     shape = run.schedule.shape
@@ -337,14 +347,14 @@ def _check_types(node: Mapping[str, Plain], defaults: Mapping[str, Plain], group
             raise UserError(f"{group}.{name}={value}: must be of type {kind}, like its default {default}")
 
 
-def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Plain]:
+def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str], directory: Path | None) -> dict[str, Plain]:
     """Return the part of a composed configuration that a baseline reads.
 
     Raises:
         UserError: the baseline is for another task, or an override is a setting that it does not read.
     """
     name, task = config["baseline"]["name"], config["baseline"]["task"]
-    command = f"suite task={task} baseline={name}"
+    command = render_command(f"suite task={task} baseline={name}", directory)
     if config["task"]["name"] != task:
         raise UserError(f"baseline={name}: is for task={task}, not {config['task']['name']}; use {command}")
     for override in overrides:
