@@ -265,6 +265,23 @@ def test_a_missing_commit_is_explained_with_the_command_that_mends_it(
     )
 
 
+@pytest.mark.parametrize("words", [("HEAD~1",), (".", "nosuch"), ("--bisect", "HEAD~1", "HEAD")])
+def test_commits_without_git_are_one_line_that_says_what_to_install(
+    words: tuple[str, ...], history: list[str], suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    code, text = suite("regress", *words, *RUN)
+    assert code == 2 and "git is not installed" in text and "apt install git" in text and text.count("\n") == 1, text
+
+
+def test_a_side_that_names_no_commit_needs_no_git(
+    history: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with build_side("factor=2", print) as side:
+        assert (side.overrides, side.folder, side.commit) == (("factor=2",), Path.cwd(), None)
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
