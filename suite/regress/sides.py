@@ -143,11 +143,13 @@ def resolve_commit(folder: Path, word: str) -> str:
 
 
 def _explain_missing(folder: Path) -> str:
-    """Return why a repository may lack a commit, and the command that mends it; empty if it has every commit."""
+    """Return why a folder may lack a commit, and what mends it; empty for a repository that has every commit."""
 
     def ask(*words: str) -> str:
         return run_git(folder, *words).stdout.strip()
 
+    if not ask("rev-parse", "--git-dir"):
+        return f"; {folder} is no git repository: run the command in a checkout that `git clone` or `git init` has made"
     if ask("rev-parse", "--is-shallow-repository") == "true":
         return "; the checkout is shallow: run `git fetch --unshallow`"
     if not ask("rev-list", "--all", "--max-count=1"):

@@ -249,9 +249,13 @@ def test_a_missing_commit_is_explained_with_the_command_that_mends_it(
     here = Path.cwd()
     git(here, "clone", "--quiet", "--depth", "1", here.as_uri(), str(tmp_path / "shallow"))
     git(here, "init", "--quiet", str(tmp_path / "empty"))
+    (tmp_path / "plain").mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     for folder, word, reason in (
         ("shallow", "HEAD~1", "the checkout is shallow: run `git fetch --unshallow`"),
         ("empty", "HEAD", "the repository has no commit yet: run `git add --all`, then `git commit`"),
+        ("plain", "nosuch", f"{tmp_path / 'plain'} is no git repository: run the command in a checkout"),
+        ("plain", "HEAD~1", f"{tmp_path / 'plain'} is no git repository: run the command in a checkout"),
     ):
         monkeypatch.chdir(tmp_path / folder)
         code, text = suite("regress", word, *RUN)
