@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from suite import __version__, disk
 from suite.contract import UserError
 from suite.load import list_options, search_working_directory, suggest_names
-from suite.settings.overrides import CHOICES, expand_sweep, split_directory
+from suite.settings.overrides import CHOICES, add_directory, expand_sweep, split_directory
 
 if TYPE_CHECKING:
     from suite.settings.run import AnyRun
@@ -102,8 +102,8 @@ def _dispatch(arguments: list[str]) -> int:
         raise UserError("several values for one key; use -m to run them all")
     runs = [resolve(command, directory) for command in commands]  # every run is checked before the first one starts
     for run, command in zip(runs, commands, strict=True):
-        reject_unread(run, command)
-    return _run_all(commands, runs, apart=sweep)
+        reject_unread(run, command, directory)
+    return _run_all(commands, runs, directory, apart=sweep)
 
 
 def _help(arguments: list[str]) -> str:
@@ -114,12 +114,13 @@ def _help(arguments: list[str]) -> str:
     return HELP.format(groups="\n".join(wrap(f"  {group:<11} {names}") for group, names in groups.items()))
 
 
-def _run_all(commands: list[list[str]], runs: "list[AnyRun]", *, apart: bool) -> int:
+def _run_all(commands: list[list[str]], runs: "list[AnyRun]", directory: Path | None, *, apart: bool) -> int:
     """Launch the runs one after another; a failed run does not stop the others.
 
     Args:
         commands: the overrides of each run.
         runs: the runs.
+        directory: the user's own configuration groups.
         apart: whether the runs are a sweep, in which each is a separate process.
 
     Returns:
@@ -136,13 +137,14 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", *, apart: bool) ->
     parent = _start_sweep(first) if apart else None
     codes, launched = [], []
     for overrides, run in zip(commands, runs, strict=True):
+        typed = add_directory(overrides, directory)
         for replicate in range(run.repeat):
             directories: list[Path] = []
             repeated = run.model_copy(update={"force": run.force or replicate > 0})
             try:
                 alone = not apart and run.repeat == 1
                 codes.append(
-                    launch(repeated, overrides, apart=not alone, parent=parent, report_directory=directories.append)
+                    launch(repeated, typed, apart=not alone, parent=parent, report_directory=directories.append)
                 )
             except UserError as error:
                 if len(runs) == 1:

@@ -113,6 +113,33 @@ def test_a_result_of_a_member_that_is_not_here_is_read() -> None:
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    ("words", "batch_size", "targets", "placement"),
+    [
+        ([], 16, (30,), "replicated"),
+        (["scale=gpu", "task.variant=split"], 32, (60, 80), "rows"),
+        (["task.data=hard", "task.batch_size=8"], 8, (60, 80), "replicated"),
+    ],
+)
+def test_the_alternatives_of_a_yaml_file_are_no_options_of_its_member(
+    words: list[str], batch_size: int, targets: tuple[int, ...], placement: str
+) -> None:
+    run = resolve(["task=tinier", *words], conftest.OUTSIDE / "conf")
+    options = run.task.options()
+    assert (options["batch_size"], options["targets"], options["placement"]) == (batch_size, targets, placement)
+    assert run.method == "secant", "the task's default"
+    assert not {"scales", "variants", "sources", "default_optimizer", "search"} & {*options, *run.plain()["optimizer"]}
+
+
+@pytest.mark.quick
+def test_a_hint_names_no_alternatives() -> None:
+    with pytest.raises(
+        UserError, match=r"task\.scale: unknown; there are batch_size, data, eval_batch_size, placement"
+    ):
+        resolve(["task=tinier", "task.scale=gpu"], conftest.OUTSIDE / "conf")
+
+
+@pytest.mark.quick
 def test_a_member_without_settings_takes_the_keys_of_its_yaml_file(tmp_path: Path) -> None:
     outside = conftest.OUTSIDE / "conf"
     assert resolve(["task=tiny", "optimizer=secant", "optimizer.lr=0.3"], outside).method == "secant"

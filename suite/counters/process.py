@@ -50,7 +50,7 @@ def count_run(overrides: Sequence[str]) -> dict[str, Any]:
         raise UserError("world=: several ranks are counted in one process, in jax only; set backend=jax")
     load.check_framework(backend)
     prepare_backend(run)
-    task = make_task(run)
+    task = make_task(run, directory)
     engine = load.load_half("suite.engine", backend).Engine(task, run)
     hyper = rates.Scheduled(STEPS, run.schedule, run.optimizer, 1.0)
     losses: list[float] = []

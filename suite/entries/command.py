@@ -10,7 +10,7 @@ from suite.record import record
 from suite.record.result import Result
 from suite.settings.configure import ALTERNATIVES, resolve
 from suite.settings.effects import differing_keys, select_settings
-from suite.settings.overrides import CHOICES, flatten_values, parse_values
+from suite.settings.overrides import CHOICES, flatten_values, parse_values, separate_directory
 
 # what the configuration is composed from, and does not contain
 COMPOSED = tuple(f"{node}.{key}." for node, keys in ALTERNATIVES.items() for key in keys)
@@ -40,7 +40,8 @@ def list_contradicting_words(result: Result) -> Iterator[str]:
 def list_missing_words(result: Result) -> Iterator[str]:
     """One line if a result's command, as this version reads it, gives other settings than its configuration."""
     try:
-        run = resolve(shlex.split(result["command"])[1:])
+        _, overrides = separate_directory(shlex.split(result["command"])[1:])
+        run = resolve(overrides)
     except (UserError, ValueError):
         return  # presets of another machine, or a contradiction that `list_contradicting_words` reports
     made = record.load_run(result)
@@ -55,7 +56,7 @@ def _split(command: str) -> dict[str, Any] | None:
     """Return the values in a command by key; None if it is not exactly what the suite records."""
     try:
         program, *words = shlex.split(command)
-        values = flatten_values(parse_values(words))
+        values = flatten_values(parse_values(separate_directory(words)[1]))
     except (ValueError, UserError):
         return None
     return values if program == "suite" and shlex.join([program, *words]) == command else None

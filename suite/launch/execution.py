@@ -23,6 +23,7 @@ from suite.record.log import Log
 from suite.record.result import Header, Result
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
+from suite.settings.overrides import render_command
 from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.track.console import show_patience
 from suite.training import baseline, checkpoint, weights
@@ -33,11 +34,12 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 MISSED = 3
 
 
-def make_task(run: AnyRun, *, absent: bool = False) -> Task:
+def make_task(run: AnyRun, directory: Path | None = None, *, absent: bool = False) -> Task:
     """Make the task of a run, and check its batch against the number of devices.
 
     Args:
         run: the run.
+        directory: the user's own configuration groups, for the commands in errors.
         absent: describe the task without its files, which are not here.
 
     Raises:
@@ -52,7 +54,7 @@ def make_task(run: AnyRun, *, absent: bool = False) -> Task:
     if empty := [split for split, count in task.data.samples.items() if not count]:
         raise UserError(
             f"{task.data.name}: no usable {task.data.unit} in the split {' and '.join(empty)}; "
-            f"for details, run suite data {run.task.name}"
+            f"for details, run {render_command(f'suite data {run.task.name}', directory)}"
         )
     for easier, harder in itertools.pairwise(task.targets):
         if easier.metric == harder.metric and not easier.met({harder.metric: harder.value}):

@@ -20,6 +20,7 @@ from suite.launch import checks, execution, local, peer_failure, rendezvous
 from suite.launch.directories import Decision
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch
+from suite.settings.overrides import separate_directory
 from suite.settings.run import Run, read_run
 from suite.track.console import Console
 from suite.training import checkpoint
@@ -54,7 +55,7 @@ def launch(
     # the number of ranks on this host, in torchrun's variable
     os.environ.setdefault("LOCAL_WORLD_SIZE", str(run.world // ranks * int(node.per_host)))
     os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", str(rank)))
-    task = execution.make_task(run)
+    task = execution.make_task(run, separate_directory(command)[0])
     checks.check_run(run, task)
     checks.check_memory(run, task)
     if not agent:

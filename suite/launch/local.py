@@ -15,6 +15,7 @@ from suite.launch import checks, directories, execution
 from suite.launch.local_ranks import run_ranks
 from suite.record import environment, record
 from suite.record.result import Continuation, Header
+from suite.settings.overrides import separate_directory
 from suite.settings.run import AnyRun, Run
 from suite.track.console import Console, show_patience
 from suite.training import checkpoint
@@ -47,7 +48,7 @@ def launch(
         checks.check_processes(run)
     with show_patience(f"reading the data of {run.task.name}"):
         # before anything is written; the fingerprint, which decides on reuse, covers the data
-        task = execution.make_task(run)
+        task = execution.make_task(run, separate_directory(command)[0])
         checks.check_run(run, task)
         header, directory = find_directory(run, command, task, report_directory)
     if directory.state == "finished":

@@ -1,6 +1,7 @@
 """Says what a run needs that this machine lacks: data, a framework, devices."""
 
 import os
+from pathlib import Path
 
 from suite import load
 from suite.contract import Task, UserError
@@ -11,8 +12,12 @@ from suite.settings.run import AnyRun, BaselineRun
 RANKS_PER_CORE = 4  # ranks that may share a core; such a run is slow but correct
 
 
-def describe_task(run: AnyRun) -> tuple[Task, list[str]]:
+def describe_task(run: AnyRun, directory: Path | None = None) -> tuple[Task, list[str]]:
     """Make the task, with or without its data; a task that reads a directory has shapes without it.
+
+    Args:
+        run: the run.
+        directory: the user's own configuration groups, for the commands in errors.
 
     Returns:
         The task, and a line that says which data is missing, if any.
@@ -21,13 +26,13 @@ def describe_task(run: AnyRun) -> tuple[Task, list[str]]:
         UserError: for an error that is not about missing data.
     """
     try:
-        return execution.make_task(run), []
+        return execution.make_task(run, directory), []
     except UserError as error:
         if "data_dir" not in run.task.options().get("source", {}):
             raise
         reason, _, _ = str(error).partition(". ")
         advice = "" if "data_dir=" in reason else "; set data_dir=DIRECTORY"
-        return execution.make_task(run, absent=True), [f"data: {reason}{advice}"]
+        return execution.make_task(run, directory, absent=True), [f"data: {reason}{advice}"]
 
 
 def list_missing(run: AnyRun) -> list[str]:

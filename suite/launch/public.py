@@ -9,6 +9,7 @@ from suite import load
 from suite.contract import OffersPublic, PublicData, UserError
 from suite.launch import download
 from suite.settings import configure
+from suite.settings.overrides import render_command
 from suite.settings.run import AnyRun
 
 
@@ -64,6 +65,7 @@ def fetch_data(
             download.fetch_file(file, mirror or data.base, folder)
         place = shlex.quote(str(folder))
         if name in node.get("sources", {}):
-            yield f"next: suite +task={task} task.data={name}{f' data_dir={place}' if target else ''}"
+            command = f"suite +task={task} task.data={name}{f' data_dir={place}' if target else ''}"
         else:
-            yield f"next: suite data {task} --from {place} --to DIR"
+            command = f"suite data {task} --from {place} --to DIR"
+        yield f"next: {render_command(command, directory)}"

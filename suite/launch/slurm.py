@@ -22,6 +22,7 @@ from suite import load
 from suite.contract import UserError
 from suite.launch import checks, directories, execution
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
+from suite.settings.overrides import separate_directory
 from suite.settings.run import Run
 from suite.track.console import show_patience
 
@@ -56,7 +57,8 @@ def launch(
     if run.repeat > 1 and not node.wait:
         raise UserError(f"repeat={run.repeat}: replicates run one after another; set launch.wait=true")
     with show_patience(f"reading the data of {run.task.name}"):
-        checks.check_run(run, execution.make_task(run))  # report errors now, and not when the job starts
+        # report errors now, and not when the job starts
+        checks.check_run(run, execution.make_task(run, separate_directory(command)[0]))
     directory = directories.locate_run(run)
     report_directory(directory)
     job = _submit(Job(run, list(command), parent), directory / "slurm", node, resources)

@@ -7,6 +7,7 @@ from typing import Any
 from suite.entries.intake import find_results
 from suite.record import record
 from suite.settings.effects import differing_keys, select_settings
+from suite.settings.overrides import render_command
 from suite.settings.run import Run
 
 PLAIN = "sgd"  # the optimizer whose update costs least: a step with it stands for the model's
@@ -57,11 +58,11 @@ def take_share(run: Run) -> Run:
     return run.model_copy(update={"world": 1, "task": task})
 
 
-def name_command(run: Run, optimizer: str) -> str:
+def name_command(run: Run, optimizer: str, directory: Path | None) -> str:
     """Return the command of a short run of this task with an optimizer; a plan takes the time of a step from it."""
     words = [f"suite task={run.task.name}", f"optimizer={optimizer}", f"backend={run.backend}", f"scale={run.scale}"]
     words += [f"task.batch_size={run.task.batch_size}", f"world={run.world}", f"max_steps={ENOUGH}"]
-    return " ".join(words)
+    return render_command(" ".join(words), directory)
 
 
 def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Path("runs")) -> dict[str, Any] | None:
@@ -94,10 +95,10 @@ def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Pat
     return {"seconds": seconds, "longest": max(seconds, key=lambda part: seconds[part]), "model": plain["result"]}
 
 
-def format_parts(parts: Mapping[str, Any] | None, run: Run, projected: bool) -> str:
+def format_parts(parts: Mapping[str, Any] | None, run: Run, projected: bool, directory: Path | None) -> str:
     """Return the line that names the longest part of a step, or the command that is missing for it."""
     if parts is None:
-        command = name_command(take_share(run) if projected else run, PLAIN)
+        command = name_command(take_share(run) if projected else run, PLAIN, directory)
         return f"bound by    unknown: to tell the model's time from the optimizer's, run this first: {command}"
     exchange = " with the exchange of its gradients" if run.world > 1 and not projected else ""
     shown = {part: f"{1000 * seconds:.3g} ms" for part, seconds in parts["seconds"].items()}

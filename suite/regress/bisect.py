@@ -1,12 +1,12 @@
 """Finds the first commit that is slower than an earlier one."""
 
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from suite.contract import UserError
 from suite.regress.benchmarks import Benchmark
+from suite.regress.git import run_git
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.show import judge_outcome
 from suite.regress.sides import Side, build_side, change_commit, find_repository
@@ -18,8 +18,7 @@ def list_commits(folder: Path, first: str, last: str) -> list[str]:
     Raises:
         UserError: if `last` does not descend from `first`.
     """
-    command = ["git", "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{first}..{last}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = run_git(folder, "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{first}..{last}")
     line = done.stdout.split()
     if done.returncode or not line:
         raise UserError(f"--bisect: {last[:12]} does not come after {first[:12]}")
@@ -73,9 +72,7 @@ def bisect_commits(
             )
             return 1
         fast, slow = (fast, middle) if state == "slower" else (middle, slow)
-    subject = subprocess.run(
-        ["git", "log", "-1", "--format=%h %s", line[slow]], cwd=root, capture_output=True, text=True
-    )
+    subject = run_git(root, "log", "-1", "--format=%h %s", line[slow])
     print(f"first slower commit: {subject.stdout.strip()}")
     return 3
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from suite.contract import UserError
+from suite.regress.git import run_git
 from suite.regress.saved import Saved, find_saved
 
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?(===?|~=|!=|<=|>=|<|>)[\w.*+!-]+")
@@ -112,12 +113,14 @@ def is_saved(typed: str) -> bool:
 
 
 def find_repository(folder: Path) -> Path | None:
-    """Find the root of the git checkout around a folder; None outside of one.
+    """Find the root of the git checkout around a folder; None outside of one, and without git.
 
     Raises:
         UserError: if git refuses to read the checkout, as it does if another user owns it.
     """
-    done = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
+    if shutil.which("git") is None:
+        return None  # sides that name no commit need no git
+    done = run_git(folder, "rev-parse", "--show-toplevel")
     if done.returncode and "safe.directory" in done.stderr:
         reason, *_, command = (line.strip() for line in done.stderr.strip().splitlines())
         raise UserError(f"git: {reason.removeprefix('fatal: ')}; if you trust the checkout, run `{command}`")
@@ -128,10 +131,9 @@ def resolve_commit(folder: Path, word: str) -> str:
     """Return the commit that a word names.
 
     Raises:
-        UserError: if it names none.
+        UserError: if it names none, or git is not installed.
     """
-    command = ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{word}^{{commit}}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{word}^{{commit}}")
     if done.returncode:
         raise UserError(
             f"{word}: no commit of {folder}, requirement (torch==2.14), interpreter, override (optimizer.lr=1) or "
@@ -141,11 +143,13 @@ def resolve_commit(folder: Path, word: str) -> str:
 
 
 def _explain_missing(folder: Path) -> str:
-    """Return why a repository may lack a commit, and the command that mends it; empty if it has every commit."""
+    """Return why a folder may lack a commit, and what mends it; empty for a repository that has every commit."""
 
     def ask(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True).stdout.strip()
+        return run_git(folder, *words).stdout.strip()
 
+    if not ask("rev-parse", "--git-dir"):
+        return f"; {folder} is no git repository: run the command in a checkout that `git clone` or `git init` has made"
     if ask("rev-parse", "--is-shallow-repository") == "true":
         return "; the checkout is shallow: run `git fetch --unshallow`"
     if not ask("rev-list", "--all", "--max-count=1"):
@@ -168,19 +172,14 @@ def check_out(folder: Path, commit: str) -> Iterator[Path]:
             tree = Path(tempfile.mkdtemp(prefix=f"{commit[:12]}-", dir=trees))  # both sides may be one commit
             locks.enter_context(_locked(tree.with_suffix(LOCK)))
         try:
-            done = subprocess.run(
-                ["git", "worktree", "add", "--detach", "--force", str(tree), commit],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-            )
+            done = run_git(folder, "worktree", "add", "--detach", "--force", str(tree), commit)
             if done.returncode:
                 raise UserError(f"{commit[:12]}: git worktree add: {done.stderr.strip().splitlines()[-1]}")
             yield tree
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=folder, capture_output=True)
+            run_git(folder, "worktree", "remove", "--force", str(tree))
             shutil.rmtree(tree, ignore_errors=True)
-            subprocess.run(["git", "worktree", "prune"], cwd=folder, capture_output=True)
+            run_git(folder, "worktree", "prune")
             tree.with_suffix(LOCK).unlink()
 
 

@@ -22,7 +22,16 @@ from suite.load import (
 )
 from suite.settings import recipes
 from suite.settings.composition import compose_overrides
-from suite.settings.overrides import CHOICES, DIRECTORIES, OPTIONAL, TUNED, check_syntax, clean_overrides, key_of
+from suite.settings.overrides import (
+    CHOICES,
+    DIRECTORIES,
+    OPTIONAL,
+    TUNED,
+    check_syntax,
+    clean_overrides,
+    key_of,
+    render_command,
+)
 from suite.settings.rates import SHAPES
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
@@ -63,13 +72,13 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
     """
     cleaned = clean_overrides(overrides)
     config = compose_nodes(overrides, directory)
-    for group, names in ALTERNATIVES.items():
-        config[group] = {name: value for name, value in config[group].items() if name not in names}
+    for group in ALTERNATIVES:
+        config[group] = _drop_alternatives(config[group], group)
     config.pop("tuned", None)
     _reject_keys_without_group(config, cleaned)
     _reject_unlisted(config, cleaned, directory)
     if config.get("baseline"):
-        return read_run(_of_baseline(config, cleaned))
+        return read_run(_of_baseline(config, cleaned, directory))
     run = read_run(config)
     if isinstance(run, Run) and not run.network and (run.compute_seconds is not None or run.inverse_seconds):
         raise UserError("compute_seconds=, inverse_seconds=: are read only with a network; set network= as well")
@@ -184,7 +193,7 @@ def name_parts(node: Plain, place: str) -> Plain:
     return resolved
 
 
-def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
+def reject_unread(run: AnyRun, overrides: Sequence[str], directory: Path | None = None) -> None:
     """Reject settings that no part of a run reads: `network`, RaNNC's rules, `data_dir`, another schedule's options.
 
     Raises:
@@ -194,7 +203,8 @@ def reject_unread(run: AnyRun, overrides: Sequence[str]) -> None:
     if run.data_dir is not None and "data_dir" in map(key_of, overrides) and "data_dir" not in source:
         data = run.task.options().get("data")
         reason = f"task.data={data} reads no directory" if data else "this task reads no directory"
-        raise UserError(f"data_dir={run.data_dir}: {reason}; choose task.data=, or see: suite data {run.task.name}")
+        listing = render_command(f"suite data {run.task.name}", directory)
+        raise UserError(f"data_dir={run.data_dir}: {reason}; choose task.data=, or see: {listing}")
     if isinstance(run, BaselineRun):
         return
     shape = run.schedule.shape
@@ -279,6 +289,11 @@ def _check_alternatives(typed: Mapping[str, str], task: Mapping[str, Any]) -> No
             known = known[name]
 
 
+def _drop_alternatives(node: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return a task's or an optimizer's node without the ALTERNATIVES, which are no options of the member."""
+    return {name: value for name, value in node.items() if name not in ALTERNATIVES[group]}
+
+
 def _reject_keys_without_group(config: Mapping[str, Plain], overrides: Sequence[str]) -> None:
     """Reject a setting of a group whose name is set alone, as in `batch_size=7`.
 
@@ -301,7 +316,8 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
         node = config[group]
         settings = load_settings(node["module"])
         chosen = [override.partition("=")[2] for override in overrides if key_of(override) == group]
-        listed = read_preset(group, chosen[-1] if chosen else None, directory)
+        name = chosen[-1] if chosen else node.get("name")  # nobody types a task's default optimizer
+        listed = _drop_alternatives(read_preset(group, name, directory), group)
         known = {"name", "module", *(settings.model_fields if settings else listed)}
         typed = [key_of(override).split(".")[1] for override in overrides if key_of(override).startswith(f"{group}.")]
         unknown = sorted(node.keys() - known)
@@ -331,14 +347,14 @@ def _check_types(node: Mapping[str, Plain], defaults: Mapping[str, Plain], group
             raise UserError(f"{group}.{name}={value}: must be of type {kind}, like its default {default}")
 
 
-def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Plain]:
+def _of_baseline(config: Mapping[str, Any], overrides: Sequence[str], directory: Path | None) -> dict[str, Plain]:
     """Return the part of a composed configuration that a baseline reads.
 
     Raises:
         UserError: the baseline is for another task, or an override is a setting that it does not read.
     """
     name, task = config["baseline"]["name"], config["baseline"]["task"]
-    command = f"suite task={task} baseline={name}"
+    command = render_command(f"suite task={task} baseline={name}", directory)
     if config["task"]["name"] != task:
         raise UserError(f"baseline={name}: is for task={task}, not {config['task']['name']}; use {command}")
     for override in overrides:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -137,13 +138,34 @@ def split_directory(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     Raises:
         UserError: if there is no such directory.
     """
+    directory, others = separate_directory(arguments)
+    if directory and not directory.is_dir():
+        raise UserError(f"--config-dir {directory}: no such directory")
+    return directory, others
+
+
+def separate_directory(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Do as `split_directory` for a recorded command, whose directory may be on another machine.
+
+    Raises:
+        UserError: if `--config-dir` ends the arguments.
+    """
     others = list(arguments)
     for index, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
         if name in ("--config-dir", "-cd"):
             del others[index : index + (1 if value else 2)]
-            directory = Path(value or (arguments[index + 1] if index + 1 < len(arguments) else ""))
-            if not directory.is_dir() or (not value and index + 1 == len(arguments)):
-                raise UserError(f"--config-dir {directory}: no such directory")
-            return directory, others
+            if not value and index + 1 == len(arguments):
+                raise UserError(f"{argument}: the directory is missing; write --config-dir DIR")
+            return Path(value or arguments[index + 1]), others
     return None, others
+
+
+def add_directory(words: Sequence[str], directory: Path | None) -> list[str]:
+    """Return the words of a command with `--config-dir DIR` at the end, if it was given."""
+    return [*words, "--config-dir", str(directory)] if directory else list(words)
+
+
+def render_command(command: str, directory: Path | None) -> str:
+    """Return a command to type in a shell with `--config-dir DIR` at the end, if it was given."""
+    return " ".join([command, *map(shlex.quote, add_directory((), directory))])

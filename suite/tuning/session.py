@@ -22,6 +22,7 @@ from suite.launch import execution
 from suite.launch.local import launch
 from suite.record.result import Result
 from suite.settings import configure
+from suite.settings.overrides import add_directory
 from suite.settings.run import Run
 from suite.tuning.points import Range, Values
 from suite.tuning.trials import Trial, score_results, score_short_run
@@ -202,9 +203,9 @@ def run_trial(overrides: list[str], directory: Path | None) -> tuple[Result | No
         Interrupted: if it was interrupted.
     """
     run = configure.resolve(overrides, directory)
-    configure.reject_unread(run, overrides)
+    configure.reject_unread(run, overrides, directory)
     paths: list[Path] = []
-    code = launch(run, overrides, apart=True, report_directory=paths.append)
+    code = launch(run, add_directory(overrides, directory), apart=True, report_directory=paths.append)
     if code == 2:
         raise UserError("the trial could not run, for the reason above; no recipe is written")
     if code in execution.SIGNALS.values():

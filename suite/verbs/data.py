@@ -11,7 +11,7 @@ from suite.contract import CountsRecurring, Data, UserError
 from suite.launch import public
 from suite.record import record
 from suite.settings import configure
-from suite.settings.overrides import quote_text
+from suite.settings.overrides import quote_text, render_command
 from suite.settings.run import AnyRun
 
 FEW = 20  # with at most so many parts, the count of each part is printed
@@ -61,14 +61,17 @@ def main(arguments: Sequence[str]) -> int:
         chosen.folder = chosen.target
     runs = _configs(chosen.task, chosen.folder, chosen.overrides, chosen.config_dir)
     if not (chosen.folder or chosen.check):
-        _print_sources(chosen.task, runs, as_json=chosen.json)
+        _print_sources(chosen.task, runs, chosen.config_dir, as_json=chosen.json)
         return 0
     runs = {source: run for source, run in runs.items() if _reads_directory(run)}
     if not runs:
         raise UserError(f"{chosen.task}: none of its data is read from a directory; remove --from and --check")
     runs = _with_files(runs)
     overrides = [word for word in chosen.overrides if not word.startswith("task.data=") and ".prepare." not in word]
-    sources = {name: _inspect(chosen.task, name, run, overrides, check=chosen.check) for name, run in runs.items()}
+    sources = {
+        name: _inspect(chosen.task, name, run, overrides, chosen.config_dir, check=chosen.check)
+        for name, run in runs.items()
+    }
     if chosen.json:
         print(_json(sources))
     else:
@@ -111,7 +114,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return chosen
 
 
-def _print_sources(task: str, runs: Mapping[str, AnyRun], *, as_json: bool) -> None:
+def _print_sources(task: str, runs: Mapping[str, AnyRun], directory: Path | None, *, as_json: bool) -> None:
     """Print the sources of a task's data, and whether each is available here."""
     if as_json:
         print(_json({source: _source(run) for source, run in runs.items()}))
@@ -119,7 +122,7 @@ def _print_sources(task: str, runs: Mapping[str, AnyRun], *, as_json: bool) -> N
     for source, run in runs.items():
         print(f"{source:8}  {_state(run)}")
     choices = f" task.data={'|'.join(runs)}" if len(runs) > 1 else ""
-    print(f"to choose: suite +task={task}{choices}")
+    print(f"to choose: {render_command(f'suite +task={task}{choices}', directory)}")
 
 
 def _json(sources: Mapping[str, Source]) -> str:
@@ -220,7 +223,9 @@ def _sizes(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
-def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, check: bool) -> Source:
+def _inspect(
+    task: str, source: str, run: AnyRun, overrides: Sequence[str], directory: Path | None, *, check: bool
+) -> Source:
     """Describe the real data in a directory; with `check`, read all of it.
 
     Raises:
@@ -244,7 +249,9 @@ def _inspect(task: str, source: str, run: AnyRun, overrides: Sequence[str], *, c
     place = [f"data_dir={shlex.quote(str(folder))}"] if run.data_dir is not None else []
     command = [f"suite +task={task} task.data={source}", *place, *overrides]
     command += ["task.on_error=skip"] if faults else []
-    return Source(data, parts=parts, faults=faults, next_command=" ".join(command), recurring=recurring)
+    return Source(
+        data, parts=parts, faults=faults, next_command=render_command(" ".join(command), directory), recurring=recurring
+    )
 
 
 def _describe(name: str, source: Source, parts_name: str) -> None:

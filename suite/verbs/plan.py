@@ -43,21 +43,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="with partition=: draw the stages and a step")
     chosen = parser.parse_intermixed_args(arguments)
     run = resolve(chosen.overrides, chosen.config_dir)
-    planned = describe_plan(run, papers.find_repeated(chosen.overrides), chosen.picture)
+    planned = describe_plan(run, papers.find_repeated(chosen.overrides), chosen.picture, chosen.config_dir)
     if chosen.json:
         print(record.format_json(planned, indent=1))
     else:
-        print("\n".join(format_plan(planned, run)))
+        print("\n".join(format_plan(planned, run, chosen.config_dir)))
     return 1 if planned["missing"] else 0
 
 
-def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = None) -> dict[str, Any]:
+def describe_plan(
+    run: AnyRun, row: Row | None = None, picture: Path | None = None, directory: Path | None = None
+) -> dict[str, Any]:
     """Describe the run of a configuration.
 
     Args:
         run: the run.
         row: the published row that the run repeats, if any.
         picture: the file for a picture of the stages; None: none.
+        directory: the user's own configuration groups, for the commands in errors.
 
     Returns:
         The plan as `--json` prints it; sizes are in bytes, times in seconds.
@@ -68,7 +71,7 @@ def describe_plan(run: AnyRun, row: Row | None = None, picture: Path | None = No
     """
     if picture and not (isinstance(run, Run) and run.partition):
         raise UserError("--picture: without partition= there are no stages to draw; set partition=auto as well")
-    task, absent = describe_task(run)
+    task, absent = describe_task(run, directory)
     if isinstance(run, BaselineRun):
         return plan_baseline.plan_baseline(run, task, absent)
     checks.check_run(run, task)
@@ -153,8 +156,8 @@ def gradient_bytes(run: Run, task: Task) -> dict[str, int]:
     return {"each": rank_bytes, "all": rank_bytes * run.world}
 
 
-def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
-    """Return the plan as lines of text."""
+def format_plan(planned: Mapping[str, Any], run: AnyRun, directory: Path | None = None) -> list[str]:
+    """Return the plan as lines of text; commands in it repeat the directory of the user's own configuration groups."""
     if isinstance(run, BaselineRun):
         return plan_baseline.format_plan(planned, run)
     if run.partition:
@@ -175,10 +178,10 @@ def format_plan(planned: Mapping[str, Any], run: AnyRun) -> list[str]:
         time = f"{total:,.0f} s of training, at {step}{waits}, as in {near['result']}{differs}"
     projection: list[str] = []
     if projected := planned["projected"]:
-        one_device = measured.name_command(measured.take_share(run), run.optimizer.name)
+        one_device = measured.name_command(measured.take_share(run), run.optimizer.name, directory)
         projection += project.format_projection(projected, one_device)
     if not run.compute_seconds and (projected["compute_seconds"] if projected else near):
-        projection.append(measured.format_parts(planned["parts"], run, bool(projected)))
+        projection.append(measured.format_parts(planned["parts"], run, bool(projected), directory))
     paper = []
     if planned["published"]:
         contents, source = papers.format_row(Row(**planned["published"]))

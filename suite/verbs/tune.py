@@ -10,7 +10,7 @@ from pathlib import Path
 from suite import disk
 from suite.contract import UserError
 from suite.settings import configure
-from suite.settings.overrides import TUNED, clean_overrides
+from suite.settings.overrides import TUNED, add_directory, clean_overrides, render_command
 from suite.settings.run import Run
 from suite.tuning import recipe
 from suite.tuning.points import PREFIX, find_ranges, propose_points
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--misses", action="store_true", help="write a recipe even if no trial reached a target")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides, counts = _split(clean_overrides(chosen.overrides))
     directory = chosen.config_dir
+    overrides, counts = _split(clean_overrides(chosen.overrides), directory)
 
     run = configure.resolve_training(overrides, directory)
     optimizer = configure.compose_nodes(overrides, directory)["optimizer"]
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     keys = dict.fromkeys([*fixed, *ranges, "max_steps"])
     source = run.task.options().get("data", recipe.ANY)
-    typed = [*chosen.overrides, *(["--misses"] if missed else [])]
+    typed = add_directory([*chosen.overrides, *(["--misses"] if missed else [])], directory)
     tuned |= {source: recipe.collect_evidence(session, keys=list(keys), command=typed, name=path.stem)}
     defaults = [override for override in common if not override.startswith(TUNED)]
     disk.replace_file(path, recipe.render_recipe(configure.resolve_training(defaults, directory), tuned))
@@ -99,7 +99,7 @@ def _summarize(session: Session) -> str:
     return f"not converged, {spent}; not tried: {ends or 'the best values with all seeds'}"
 
 
-def _split(typed: list[str]) -> tuple[list[str], dict[str, int]]:
+def _split(typed: list[str], directory: Path | None = None) -> tuple[list[str], dict[str, int]]:
     """Split what was typed into the runs' overrides, and the numbers of trials, seeds and runs.
 
     Raises:
@@ -115,7 +115,8 @@ def _split(typed: list[str]) -> tuple[list[str], dict[str, int]]:
         if key in ("recipe", "experiment"):
             raise UserError(f"{override}: tuning starts from the defaults; set the {key}'s values instead")
         if key == "baseline":
-            raise UserError(f"{override}: a baseline has no optimizer to tune; run suite +task=… {override}")
+            command = render_command(f"suite +task=… {override}", directory)
+            raise UserError(f"{override}: a baseline has no optimizer to tune; run {command}")
         adds = key.startswith(("+", "~")) and key.lstrip("+~").startswith(TUNED)
         if adds and not key.startswith(f"+{SEARCH}"):
             raise UserError(

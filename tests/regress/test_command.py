@@ -249,9 +249,13 @@ def test_a_missing_commit_is_explained_with_the_command_that_mends_it(
     here = Path.cwd()
     git(here, "clone", "--quiet", "--depth", "1", here.as_uri(), str(tmp_path / "shallow"))
     git(here, "init", "--quiet", str(tmp_path / "empty"))
+    (tmp_path / "plain").mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     for folder, word, reason in (
         ("shallow", "HEAD~1", "the checkout is shallow: run `git fetch --unshallow`"),
         ("empty", "HEAD", "the repository has no commit yet: run `git add --all`, then `git commit`"),
+        ("plain", "nosuch", f"{tmp_path / 'plain'} is no git repository: run the command in a checkout"),
+        ("plain", "HEAD~1", f"{tmp_path / 'plain'} is no git repository: run the command in a checkout"),
     ):
         monkeypatch.chdir(tmp_path / folder)
         code, text = suite("regress", word, *RUN)
@@ -263,6 +267,23 @@ def test_a_missing_commit_is_explained_with_the_command_that_mends_it(
     assert (
         code == 2 and "dubious ownership" in text and f"run `git config --global --add safe.directory {here}`" in text
     )
+
+
+@pytest.mark.parametrize("words", [("HEAD~1",), (".", "nosuch"), ("--bisect", "HEAD~1", "HEAD")])
+def test_commits_without_git_are_one_line_that_says_what_to_install(
+    words: tuple[str, ...], history: list[str], suite: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    code, text = suite("regress", *words, *RUN)
+    assert code == 2 and "git is not installed" in text and "apt install git" in text and text.count("\n") == 1, text
+
+
+def test_a_side_that_names_no_commit_needs_no_git(
+    history: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with build_side("factor=2", print) as side:
+        assert (side.overrides, side.folder, side.commit) == (("factor=2",), Path.cwd(), None)
 
 
 @pytest.mark.parametrize(

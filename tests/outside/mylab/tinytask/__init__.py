@@ -65,5 +65,5 @@ class Tiny:
         return {"top1": 100.0 * right / total}
 
 
-def make(*, variant="", **options):
+def make(*, variant="", data="", **options):
     return Tiny(**options)
