@@ -80,7 +80,6 @@ def observed(
     def add(taps: Taps) -> None:
         nonlocal samples
         ((name, _), (_, first)) = next(iter(taps.items()))
-        lengths = {len(x) for x, _ in taps.values()} | {samples} - {0}
         if name in observed_layers:
             raise UserError(
                 f"observed: layer {name} took part in several backward passes; use one observed for each pass, and "
@@ -89,6 +88,7 @@ def observed(
         observed_layers.add(name)
         for (layer, _), (x, _) in taps.items():
             check_input(layer, inner.layers[layer], tuple(x.shape))
+        lengths = {len(x) for x, _ in taps.values()} | {samples} - {0}
         if len(lengths) > 1:
             raise UserError(
                 f"observed: the first axis of layer {name} has length {len(first)}, that of another call or layer "
