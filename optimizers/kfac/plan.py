@@ -54,7 +54,8 @@ class KFACPlan(Plan):
     ):
         if settings.stale and (settings.factor_interval, settings.inverse_interval) != (1, 1):
             raise UserError(
-                "optimizer.stale=true: each factor has its own interval; set factor_interval=1 and inverse_interval=1"
+                "optimizer.stale=true: each factor has its own interval; "
+                "set optimizer.factor_interval=1 optimizer.inverse_interval=1"
             )
         if settings.quadratic_model:
             _check_model(settings)
