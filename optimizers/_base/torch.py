@@ -12,7 +12,7 @@ from torch import Tensor
 from suite.contract import Layer, UserError
 from suite.declared import Declared
 from suite.optimizers._base import torch_checks
-from suite.optimizers._base.torch_shards import gather_whole, make_whole_zeros, split_like
+from suite.optimizers._base.torch_shards import gather_whole, is_sharded, split_like
 
 Chosen = TypeVar("Chosen", bound=Declared)
 Count = TypeVar("Count", int, Tensor)
@@ -172,7 +172,9 @@ def select_with_gradient(parameters: list[Tensor]) -> list[Tensor]:
 def make_zero_state(parameter: Tensor, *, whole: bool = False) -> Tensor:
     """Return zeros of a parameter's shape, in the type of its state, split as the parameter is unless `whole`."""
     kind = widen_type(parameter.dtype)
-    return make_whole_zeros(parameter, kind) if whole else torch.zeros_like(parameter, dtype=kind)
+    if whole and is_sharded(parameter):
+        return torch.zeros(parameter.shape, dtype=kind, device=parameter.device)
+    return torch.zeros_like(parameter, dtype=kind)
 
 
 def widen_type(kind: torch.dtype) -> torch.dtype:
@@ -233,8 +235,13 @@ def add_weight_decay(gradients: list[Tensor], parameters: list[Tensor], weight_d
     """
     if not weight_decay:
         return gradients
-    pairs = zip(gradients, parameters, strict=True)
-    return [torch.add(g, p, alpha=weight_decay) if p.ndim > 1 else g for g, p in pairs]
+    decayed = []
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        if parameter.ndim > 1:
+            value = parameter if is_sharded(gradient) else gather_whole(parameter)
+            gradient = torch.add(gradient, value, alpha=weight_decay)
+        decayed.append(gradient)
+    return decayed
 
 
 def turn_weights(layers: Mapping[str, Layer], tree: dict[str, Tensor]) -> dict[str, Tensor]:

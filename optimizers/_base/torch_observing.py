@@ -59,8 +59,8 @@ class Observing(Optimizer[Chosen]):
                     continue
                 if parameter.dtype == torch.float16:
                     raise UserError(
-                        f"{type(self).__name__}: a GradScaler cannot unscale gradients in float16, of which small ones "
-                        "would become zero; keep the parameters in float32, and use torch.autocast"
+                        f"{type(self).__name__}: a GradScaler cannot unscale gradients in float16: small values would "
+                        "become zero; keep the parameters in float32, and use torch.autocast"
                     )
                 parameter.grad /= self.grad_scale
         return True

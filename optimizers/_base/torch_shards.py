@@ -1,6 +1,5 @@
 """Parameters that `fully_shard` splits over the ranks (DTensor): gathered, and split again."""
 
-import torch
 from torch import Tensor
 
 
@@ -20,7 +19,7 @@ def gather_whole(value: Tensor) -> Tensor:
 
 
 def view_local(value: Tensor) -> Tensor:
-    """Return a tensor without its gradient, or of one that is split the part that this rank holds: a view."""
+    """Return a detached view of a tensor; if it is split, of this rank's part."""
     value = value.detach()
     if not is_sharded(value):
         return value
@@ -40,10 +39,3 @@ def split_like(value: Tensor, like: Tensor) -> Tensor:
     mesh = like.device_mesh
     whole = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return whole.redistribute(placements=like.placements)
-
-
-def make_whole_zeros(parameter: Tensor, kind: torch.dtype) -> Tensor:
-    """Return whole zeros of a parameter's shape."""
-    if is_sharded(parameter):
-        return torch.zeros(parameter.shape, dtype=kind, device=parameter.device)
-    return torch.zeros_like(parameter, dtype=kind)

@@ -241,8 +241,7 @@ class KBFGS(Observing[Settings]):
             averages |= {names[p]: self.state[p]["average"] for p in group["params"]}
             if params := select_with_gradient(group["params"]):
                 average = [self.state[parameter]["average"] for parameter in params]
-                values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
-                grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
+                grads = add_weight_decay(densify_gradients(params, whole=True), params, group["weight_decay"])
                 torch._foreach_lerp_(average, grads, 1.0 - group["momentum"])
         return averages
 

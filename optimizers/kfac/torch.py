@@ -24,7 +24,6 @@ from suite.optimizers._base.torch import (
 )
 from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_observing import Observing
-from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.settings import Settings
@@ -279,8 +278,7 @@ class KFAC(Observing[Settings]):
 
     def _gradients(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Return what is preconditioned: gradients with L2 decay, or their average."""
-        values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
-        grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
+        grads = add_weight_decay(densify_gradients(params, whole=True), params, group["weight_decay"])
         if self.settings.momentum_on == "direction":
             return grads
         velocity = [self.state[parameter]["velocity"] for parameter in params]

@@ -21,7 +21,6 @@ from suite.optimizers._base.torch import (
     select_with_gradient,
     widen_type,
 )
-from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.torch import are_finite, inverse_root
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
@@ -229,8 +228,7 @@ class Shampoo(Optimizer[Settings]):
     def _gradients(self, group: dict[str, Any]) -> Tree:
         """Return the gradients of the parameters that have one, with decay, by name."""
         params = select_with_gradient(group["params"])
-        values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
-        grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
+        grads = add_weight_decay(densify_gradients(params, whole=True), params, group["weight_decay"])
         return {self.names[parameter]: grad for parameter, grad in zip(params, grads, strict=True)}
 
     def _precondition(self, grads: Tree, steps: Tree, number: int) -> Tree:

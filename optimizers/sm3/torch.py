@@ -17,7 +17,6 @@ from suite.optimizers._base.torch import (
     select_with_gradient,
     widen_type,
 )
-from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers.sm3 import EPSILON
 from suite.optimizers.sm3.settings import Settings
 
@@ -53,8 +52,7 @@ class SM3(Optimizer[Settings]):
                 params = [parameter for parameter in params if not self._by_rows(parameter, group["lr"])]
             if not params:
                 continue
-            values = [gather_whole(parameter) for parameter in params] if group["weight_decay"] else params
-            grads = add_weight_decay(densify_gradients(params, whole=True), values, group["weight_decay"])
+            grads = add_weight_decay(densify_gradients(params, whole=True), params, group["weight_decay"])
             pairs = zip(params, grads, strict=True)
             direction = [self._bound(self.state[parameter]["covers"], grad) for parameter, grad in pairs]
             torch._foreach_add_(direction, EPSILON)
