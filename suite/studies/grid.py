@@ -6,13 +6,17 @@ own. Tuned recipes are written to conf/recipe, results to results/runs.
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from suite import orphan
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "results" / "runs"
@@ -171,7 +175,8 @@ def run(cell: Cell, backend: str, seed: int) -> None:
 def _suite(*words: str) -> int:
     """Run a command of the suite; an interruption ends the grid."""
     print("suite", *words, flush=True)
-    code = subprocess.run([sys.executable, "-m", "suite", *words], cwd=ROOT).returncode
+    bind = partial(orphan.bind_to_parent, os.getpid())
+    code = subprocess.run([sys.executable, "-m", "suite", *words], cwd=ROOT, preexec_fn=bind).returncode
     if code in (130, 143):
         sys.exit(code)
     return code

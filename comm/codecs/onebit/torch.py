@@ -11,7 +11,7 @@ from torch.nn import functional
 from suite.comm.codecs import _bits, _fold, onebit
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._codec import Draw
-from suite.comm.codecs._parts.torch import by_parts, may_look
+from suite.comm.codecs._parts.torch import by_parts, is_on_cpu, may_look
 
 DENORMAL, LARGEST = 2.0**-126 - 2.0**-149, 2.0**96  # the largest denormal number, and what no magnitude exceeds
 
@@ -45,7 +45,10 @@ class OneBit(onebit.OneBit):
             by_parts(add_up, *totals, *parts, compiles=self.compiles and len(parts) == _fold.PARTS)
             return totals
 
-        above, below = _fold.fold_values(torch, values, operator.add, split_signs, level)
+        if not is_on_cpu(values) and not self.compiles:  # a kernel for all parts in place of one for each
+            above, below = _fold.fold_values(torch, split_signs(values), operator.add)
+        else:
+            above, below = _fold.fold_values(torch, values, operator.add, split_signs, level)
         return above, below
 
 
