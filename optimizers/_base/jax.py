@@ -19,7 +19,7 @@ from jax.core import Tracer
 from suite.contract import Layer, Plan, Rows, UserError
 from suite.declared import Declared
 from suite.optimizers._base.jax_mesh import call_with_auto_axes, restore_axes
-from suite.optimizers._base.jax_shapes import Shapes, check_parameters, check_shapes
+from suite.optimizers._base.jax_shapes import Shapes, check_gradients, check_parameters, check_shapes
 
 Values = TypeVar("Values", bound=Declared)
 LONGEST = 10**6  # largest number of steps in the table of programs of an update without an engine
@@ -111,6 +111,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
                 return jax.tree.unflatten(structure, [by_name[name] for name in values])
 
             given = name_leaves(updates), state, values, arrays
+            check_gradients(given[0], values)
             if evaluate := functions.get("evaluate"):
                 explicit = restore_axes(evaluate, *given, like=params)
                 functions["evaluate"] = lambda w, **options: explicit(unnamed(axes.restore(w, values)), **options)
@@ -140,9 +141,15 @@ def name_leaves(values: Any) -> dict[str, Any]:
     """Name a tree's leaves by path, such as `layer.weight`; bfloat16 and float16 in float32. `Rows` are leaves.
 
     Raises:
-        UserError: if two leaves have the same path.
+        UserError: if two leaves have the same path, or one is no array.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(values, is_leaf=lambda value: isinstance(value, Rows))
+    for path, value in leaves:
+        if not isinstance(value, Rows) and not hasattr(value, "dtype"):
+            raise UserError(
+                f"{_join_path(path)} is a {type(value).__name__} and no array; make it one with jnp.asarray, or leave "
+                "it out, as equinox.filter(model, equinox.is_inexact_array) does"
+            )
     by_path = {_join_path(path): value if isinstance(value, Rows) else widen_floats(value) for path, value in leaves}
     if len(by_path) < len(leaves):
         raise UserError("two parameters have the same path, as in {'a.b': …, 'a': {'b': …}}; rename one of them")
@@ -335,23 +342,6 @@ def check_momentum(settings: dict[str, Array]) -> None:
         raise UserError(
             "momentum: it started at 0, so that the state has no velocity; begin with a small one, momentum=1e-6"
         )
-
-
-def read_local_slices(value: Array) -> np.ndarray:
-    """This process's slices of an array that is split along its leading axis, as a NumPy copy."""
-    return np.concatenate([np.asarray(shard.data) for shard in _slices(value)])
-
-
-def replace_local_slices(value: Array, slices: np.ndarray) -> Array:
-    """Return the array with this process's slices replaced by others, shaped as `read_local_slices` returns them."""
-    shards = _slices(value)
-    parts = np.split(slices.astype(value.dtype), len(shards))
-    placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, shards, strict=True)]
-    return jax.make_array_from_single_device_arrays(value.shape, value.sharding, placed)
-
-
-def _slices(value: Array) -> list[Any]:
-    return sorted(value.addressable_shards, key=lambda shard: shard.index[0].start or 0)
 
 
 def densify_gradients(grads: dict[str, Any], params: dict[str, Array]) -> dict[str, Array]:

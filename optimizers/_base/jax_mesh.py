@@ -1,12 +1,15 @@
-"""Arrays that are split among devices over explicit axes, as those of `jax.make_mesh` are.
+"""Arrays that are split among devices.
 
-There, a program must state how each product and reshape of split arrays is split. Optimizers leave it to the compiler.
+Over explicit axes, as those of `jax.make_mesh` are, a program must state how each product and reshape is split.
+Optimizers leave it to the compiler.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
+from jax import Array
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 
@@ -58,3 +61,20 @@ def list_explicit_axes(mesh: AbstractMesh) -> tuple[str, ...]:
 def _place(mesh: AbstractMesh, value: Any) -> NamedSharding:
     """Return how a value is split, over the axes of a mesh."""
     return NamedSharding(mesh, jax.typeof(value).sharding.spec)
+
+
+def read_local_slices(value: Array) -> np.ndarray:
+    """This process's slices of an array that is split along its leading axis, as a NumPy copy."""
+    return np.concatenate([np.asarray(shard.data) for shard in _slices(value)])
+
+
+def replace_local_slices(value: Array, slices: np.ndarray) -> Array:
+    """Return the array with this process's slices replaced by others, shaped as `read_local_slices` returns them."""
+    shards = _slices(value)
+    parts = np.split(slices.astype(value.dtype), len(shards))
+    placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, shards, strict=True)]
+    return jax.make_array_from_single_device_arrays(value.shape, value.sharding, placed)
+
+
+def _slices(value: Array) -> list[Any]:
+    return sorted(value.addressable_shards, key=lambda shard: shard.index[0].start or 0)

@@ -6,8 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from suite.contract import Layer, UserError
+from suite.contract import Layer, Rows, UserError
 from suite.optimizers._plan import turn_axes
+
+KINDS = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)  # types of parameters
 
 
 class Shapes:
@@ -43,15 +45,38 @@ def _turned(value: Array, *, back: bool = False) -> Array:
 
 
 def check_parameters(values: Mapping[str, Any]) -> None:
-    """Check that the parameters are real.
+    """Check that the parameters are real numbers of a type that an optimizer computes with.
 
     Raises:
-        UserError: one is complex.
+        UserError: one is complex, whole numbers, or the like.
     """
     for name, value in values.items():
         if jnp.iscomplexobj(value):
             raise UserError(
                 f"{name} is complex; store its real and imaginary parts in real parameters, and join them in the model"
+            )
+        if value.dtype not in KINDS:
+            kinds = ", ".join(kind.dtype.name for kind in KINDS)
+            raise UserError(f"{name} has type {value.dtype}; parameters must be {kinds}; leave it out of them")
+
+
+def check_gradients(grads: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+    """Check that each parameter has a gradient of its shape. Another one might be broadcast, and would spoil the state.
+
+    Raises:
+        UserError: a gradient is missing, belongs to no parameter, or has another shape.
+    """
+    for name in params:
+        if name not in grads:
+            raise UserError(
+                f"{name} has no gradient; pass one for each parameter, or freeze it with optax.masked or the like"
+            )
+    for name, grad in grads.items():
+        if name not in params:
+            raise UserError(f"there is a gradient of {name}, which is no parameter; pass those of the parameters")
+        if not isinstance(grad, Rows) and grad.shape != params[name].shape:
+            raise UserError(
+                f"{name} has shape {params[name].shape}; its gradient has {grad.shape}; pass the parameter's"
             )
 
 

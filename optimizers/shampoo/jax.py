@@ -18,10 +18,9 @@ from suite.optimizers._base.jax import (
     build_for_shapes,
     find_type,
     one_rank,
-    read_local_slices,
-    replace_local_slices,
     validate_settings,
 )
+from suite.optimizers._base.jax_mesh import read_local_slices, replace_local_slices
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.jax import are_finite, inverse_root
 from suite.optimizers.shampoo.jax_blocks import cut_blocks, join_blocks, multiply_side, unfold_side
