@@ -46,7 +46,8 @@ def vogn(
     checked = chosen.beta2, chosen.prior_precision, chosen.damping, chosen.tempering, chosen.tempering_start
     if not any(is_traced(value) or callable(value) for value in checked):  # these have no value yet
         check(chosen)
-    check_samples(samples)
+    if not is_traced(samples):
+        check_samples(samples)
     rule = VOGN(VOGNPlan(layers, shapes), turn_shapes(layers, shapes), samples, chosen.draws)
     return Optimizer(
         rule.init,

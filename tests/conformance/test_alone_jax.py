@@ -175,7 +175,7 @@ EDITS |= {"epsilon": 0.3, "fallback_epsilon": 0.3}
 OFTEN = {"kfac": {"factor_interval": 1, "inverse_interval": 1}}  # settings in which each of them counts
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, keep=("vogn",))
 @every
 def test_a_hyper_parameter_that_is_injected_counts(name: str) -> None:
     """Each of them, in one program: as a constant it changes nothing, and another value changes the parameters."""
