@@ -84,8 +84,13 @@ def check_shapes(values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
     """Check that the parameters have the shapes that an optimizer was planned for.
 
     Raises:
-        UserError: one has another shape, or is unknown.
+        UserError: one has another shape, is unknown, or is missing.
     """
+    if missing := sorted(shapes.keys() - values.keys()):
+        raise UserError(
+            f"{missing[0]}: in shapes, but no parameter here; pass the shapes, and layers, of the parameters that this "
+            "optimizer updates"
+        )
     for name, value in values.items():
         if name not in shapes:
             raise UserError(f"{name}: a parameter that shapes lacks; pass the shapes of all parameters")

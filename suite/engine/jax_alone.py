@@ -69,9 +69,12 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
     by_hand = "tap" in inspect.signature(loss).parameters
 
     def run(params: Any, arguments: tuple[Any, ...], tap: Tap) -> Array:
+        def tap_own(name: str, x: Array, y: Array) -> Array:
+            return tap(name, x, y) if name in optimizer.layers else y
+
         if by_hand:
-            return loss(params, *arguments, tap=tap)
-        with tap_modules(params, lambda name, x, y: tap(name, x, y) if name in optimizer.layers else y):
+            return loss(params, *arguments, tap=tap_own)
+        with tap_modules(params, tap_own):
             return loss(params, *arguments)
 
     def observe(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:

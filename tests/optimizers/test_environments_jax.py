@@ -272,8 +272,12 @@ def test_layers_without_parameters_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [*LAYERED, "shampoo", "soap"])
 @pytest.mark.parametrize(
     "shapes, message",
-    [({"last.weight": (6, 3)}, "last.weight has shape (3, 6)"), ({"last.weight": None}, "that shapes lacks")],
-    ids=["transposed", "missing"],
+    [
+        ({"last.weight": (6, 3)}, "last.weight has shape (3, 6)"),
+        ({"last.weight": None}, "that shapes lacks"),
+        ({"others.weight": (2, 3)}, "others.weight: in shapes, but no parameter here"),
+    ],
+    ids=["transposed", "missing", "another optimizer's"],
 )
 def test_parameters_have_the_shapes_that_an_optimizer_was_planned_for(name: str, shapes: Any, message: str) -> None:
     """A transposed matrix would fit into most products."""
@@ -327,6 +331,15 @@ def test_layers_inside_transforms_are_an_error() -> None:
         layers_of(lambda params, x, y: jnp.square(Network().apply({"params": params}, x) - y).mean(), params, x, y)
     with pytest.raises(UserError, match="the optimizer has no layers"):
         observing(loss_by_hand, make("kfac", start(), {}))
+
+
+@pytest.mark.parametrize("name", OBSERVING)
+def test_a_loss_may_tap_layers_that_the_optimizer_does_not_have(name: str) -> None:
+    """Such as one that was left out of `layers`, or K-BFGS's convolutions."""
+    optimizer = make(name, start(), {"first": LAYERS["first"]})
+    _, grads, statistics = observing(loss_by_hand, optimizer)(start(), optimizer.init(start()), *batch())
+    assert all("last" not in key for key in statistics)
+    check_equal(grads, jax.grad(loss_by_hand)(start(), *batch()))
 
 
 def test_layers_that_observing_would_misread_are_an_error() -> None:
