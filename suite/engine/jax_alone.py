@@ -53,8 +53,8 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
         A function of (params, state, *arguments) that returns (loss, gradients, statistics).
 
     Raises:
-        UserError: the optimizer uses the gradient only, `counted` is below 1, the loss does not call a layer, or a
-            layer's input has no samples.
+        UserError: the optimizer uses the gradient only, `counted` is below 1, the state is not the optimizer's own, the
+            loss does not call a layer, or a layer's input has no samples.
     """
     if "observe" not in vars(optimizer):
         raise UserError(
@@ -78,9 +78,16 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
             return loss(params, *arguments)
 
     def observe(params: Any, state: Any, *arguments: Any) -> tuple[Array, Any, dict[str, Array]]:
+        if "steps" not in state:
+            raise UserError(
+                "observing: the state is not that of kfac, kbfgs or vogn alone; take theirs out of what optax has "
+                "wrapped around it, as state[1] of an optax.chain"
+            )
         structure, key = jax.tree.structure(params), jnp.stack([jnp.zeros_like(state["steps"]), state["steps"]])
         drawn = optimizer.forward_params(name_leaves(params), state, key.astype(jnp.uint32))
-        weights = jax.tree.unflatten(structure, [drawn[name] for name in name_leaves(params)])
+        # the model computes in the types of its parameters, as without `observing`
+        kinds = zip(name_leaves(params), jax.tree.leaves(params), strict=True)
+        weights = jax.tree.unflatten(structure, [drawn[name].astype(value.dtype) for name, value in kinds])
         outputs = Calls()
         jax.eval_shape(lambda p: run(p, arguments, lambda name, x, y: outputs.add(name, y)), weights)
         if missing := sorted(set(optimizer.layers) - {name for name, _ in outputs.values}):

@@ -139,6 +139,31 @@ def test_statistics_of_a_model_in_bfloat16_are_summed_in_float32(name: str) -> N
         assert found[jnp.bfloat16]["first/in"][-1, -1] == 1.0
 
 
+@pytest.mark.parametrize("name", OBSERVING)
+def test_a_model_in_bfloat16_is_observed_in_bfloat16(name: str) -> None:
+    """In float32, loss and gradients would be others, and a scan whose carry is in bfloat16 would fail."""
+    params, x, y = jax.tree.map(lambda value: value.astype(jnp.bfloat16), (start(), *batch()))
+
+    def loss(params: Any, x: Any, y: Any, tap: Any = lambda name, x, y: y) -> Any:
+        added, _ = jax.lax.scan(lambda h, _: (h + params["first"]["bias"], None), jnp.zeros(6, x.dtype), None, length=2)
+        return loss_by_hand(params, x, y, tap) + added.sum()
+
+    optimizer = make(name, params, LAYERS)
+    found = observing(loss, optimizer)(params, optimizer.init(params), x, y)[:2]
+    expected = jax.value_and_grad(loss)(params, x, y)
+    assert [v.dtype for v in jax.tree.leaves(found)] == [v.dtype for v in jax.tree.leaves(expected)]
+    check_equal(found, expected, 0.0)
+
+
+@pytest.mark.parametrize("name", OBSERVING)
+def test_observing_takes_the_optimizers_own_state(name: str) -> None:
+    optimizer = make(name, start(), LAYERS)
+    state = optax.chain(optax.clip(1.0), optimizer).init(start())
+    with pytest.raises(UserError, match=r"^observing: the state is not that of .* as state\[1\] of an optax\.chain"):
+        observing(loss_by_hand, optimizer)(start(), state, *batch())
+    observing(loss_by_hand, optimizer)(start(), state[1], *batch())
+
+
 # --------------------------------------------------------------------------------------------- flax and equinox
 def in_linen() -> tuple[Callable[..., Any], Any]:
     """Return the loss and parameters of the network in flax's linen."""
