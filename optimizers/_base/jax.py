@@ -118,8 +118,8 @@ class Optimizer(optax.GradientTransformationExtraArgs):
 
             def compute_changes(grads: Any, state: Any, values: Any, arrays: Any) -> tuple[Any, Any]:
                 with full_precision():
-                    changes, state = update(axes.unify(grads), state, axes.unify(values), **arrays, **functions)
-                return axes.restore(changes, values), state
+                    changes, new = update(axes.unify(grads), state, axes.unify(values), **arrays, **functions)
+                return axes.restore(changes, values), keep_types(new, state)
 
             changes, state = call_with_auto_axes(compute_changes, *given, like=(values, state))
             return unnamed(changes), state | counted
@@ -184,6 +184,12 @@ def widen_floats(value: Array) -> Array:
     """Return bfloat16 and float16 values, or their shapes, as float32, and all others unchanged."""
     cast: Any = value.update if isinstance(value, jax.ShapeDtypeStruct) else value.astype
     return cast(dtype=jnp.float32) if value.dtype in NARROW else value
+
+
+def keep_types(new: Any, old: Any) -> Any:
+    """Return a state whose arrays have the types that they had; those of the hyper-parameters are the widest."""
+    kinds = {path: value.dtype for path, value in jax.tree_util.tree_leaves_with_path(old)}
+    return jax.tree_util.tree_map_with_path(lambda path, value: value.astype(kinds.get(path, value.dtype)), new)
 
 
 def build_for_shapes(build: Callable[[Mapping[str, Any]], Optimizer], shapes: Mapping[str, Any] | None) -> Optimizer:

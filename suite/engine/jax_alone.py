@@ -119,8 +119,12 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
             )
         samples = len(next(iter(inputs.values())))
         # a tap has the gradient of the summed loss
-        taps = {call: (inputs[call], (counted or samples) * widen_floats(slopes[call])) for call in slopes}
-        weight = jnp.ones(samples, widen_type(next(iter(slopes.values())).dtype))
+        kind = jnp.result_type(*(widen_type(value.dtype) for value in slopes.values()))
+        taps = {
+            call: (widen_to(inputs[call], kind), widen_to((counted or samples) * widen_floats(slope), kind))
+            for call, slope in slopes.items()
+        }
+        weight = jnp.ones(samples, kind)
         with full_precision():
             sums = call_with_auto_axes(optimizer.observe, taps, weight)
         return value, grads, {name: total / samples for name, total in sums.items()}
@@ -135,3 +139,9 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
             ) from error
 
     return look
+
+
+def widen_to(value: Array, kind: Any) -> Array:
+    """Return whole numbers, and numbers whose products have this type, as they are, and others in this type."""
+    exact = not jnp.issubdtype(value.dtype, jnp.floating) or widen_type(value.dtype) == kind
+    return value if exact else value.astype(kind)

@@ -50,40 +50,6 @@ def test_complex_parameters_are_refused_and_no_parameters_are_none(name: str) ->
         assert optimizer.update({}, optimizer.init({}), {})[0] == {}
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "grads, message",
-    [
-        ({"bias": jnp.ones(2)}, "weight has no gradient; pass one for each parameter"),
-        ({"weight": None, "bias": jnp.ones(2)}, "weight has no gradient; pass one for each parameter"),
-        ({"weight": jnp.ones((3, 2)), "bias": jnp.ones(2)}, "weight has shape (2, 3); its gradient has (3, 2)"),
-        ({"weight": jnp.ones(3), "bias": jnp.ones(2)}, "weight has shape (2, 3); its gradient has (3,)"),
-        ({"weight": jnp.ones((2, 3)), "bias": 1.0}, "bias is a float and no array"),
-        (
-            {"weight": jnp.ones((2, 3)), "bias": jnp.ones(2), "more": jnp.ones(2)},
-            "a gradient of more, which is no parameter",
-        ),
-    ],
-)
-def test_gradients_are_those_of_the_parameters(name: str, grads: Any, message: str) -> None:
-    """A gradient of another shape might be broadcast, in SOAP also transposed, without a word."""
-    params = {"weight": jnp.ones((2, 3)), "bias": jnp.ones(2)}
-    optimizer = make(name, params, {})
-    with pytest.raises(UserError, match=re.escape(message)):
-        optimizer.update(grads, optimizer.init(params), params)
-
-
-@pytest.mark.parametrize("value", [jnp.arange(3), jnp.array(True), jnp.ones(2, jnp.float8_e4m3fn), jax.random.key(0)])
-def test_parameters_are_of_a_type_that_state_can_have(value: Any) -> None:
-    """Averages of whole numbers and of 8-bit floats would be rounded to these."""
-    for name in NAMES:
-        params = {"a": value, "b": jnp.ones(3)}
-        with pytest.raises(UserError, match=re.escape(f"a has type {value.dtype}; parameters must be bfloat16, ")):
-            make(name, params, {}).init(params)
-    with pytest.raises(UserError, match=r"^b is a function and no array"):
-        make("adamw", {}, {}).init({"a": jnp.ones(3), "b": batch})
-
-
 @pytest.mark.parametrize("name", ["muon", "shampoo", "soap", "kfac"])
 def test_products_are_in_float32_unless_the_user_chooses(name: str) -> None:
     params, optimizer = start(), make(name, start(), LAYERS)
