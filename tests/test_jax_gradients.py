@@ -141,3 +141,18 @@ def test_another_number_of_devices_is_refused() -> None:
 def test_refused(words: list[str], options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match="^" + says.split(";")[0]):
         exchange_gradients(PARAMS, *words, **{"world": 4} | options)
+
+
+@pytest.mark.parametrize(
+    "value, says",
+    [
+        (jnp.ones(3, jnp.complex64), "b is complex; store its real and imaginary parts"),
+        (jax.ShapeDtypeStruct((3,), jnp.complex64), "b is complex; store its real and imaginary parts"),
+        (jnp.arange(3), "b has type int32; parameters must be bfloat16, float16, float32, float64"),
+        (1.0, "b is a float and no array"),
+    ],
+)
+def test_parameters_that_are_not_real_are_refused(value: Any, says: str) -> None:
+    """A codec would drop imaginary parts, and the mean of 0 and 1 would be 0."""
+    with pytest.raises(UserError, match="^" + says):
+        exchange_gradients({"a": jnp.ones(3), "b": value}, "comm=int8", world=4)

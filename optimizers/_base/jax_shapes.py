@@ -51,7 +51,7 @@ def check_parameters(values: Mapping[str, Any]) -> None:
         UserError: one is complex, whole numbers, or the like.
     """
     for name, value in values.items():
-        if jnp.iscomplexobj(value):
+        if jnp.issubdtype(value.dtype, jnp.complexfloating):
             raise UserError(
                 f"{name} is complex; store its real and imaginary parts in real parameters, and join them in the model"
             )

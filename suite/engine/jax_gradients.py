@@ -26,6 +26,7 @@ from suite.comm.transport.jax import AXIS, Transport
 from suite.contract import LAYER_KINDS, UserError
 from suite.engine.modes import Description, compose_mode
 from suite.optimizers._base.jax import name_leaves
+from suite.optimizers._base.jax_shapes import check_parameters
 
 __all__ = ["GradientExchange", "exchange_gradients"]
 
@@ -51,7 +52,7 @@ def exchange_gradients(
 
     Raises:
         UserError: an override is no setting of the exchange of gradients, parts do not fit together, `world` or the
-            axes are not what they should be, or the kinds are missing.
+            axes are not what they should be, the kinds are missing, or parameters are not real.
     """
     if not isinstance(world, int) or world < 1:
         raise UserError(f"world={world}: set it to the number of devices along the axis")
@@ -59,6 +60,7 @@ def exchange_gradients(
     if not isinstance(axes, tuple) or not all(isinstance(one, str) for one in axes):
         raise UserError(f"axis={axis!r}: set it to the name of an axis of the mesh, or to a tuple of names")
     comm = compose_mode(*overrides, more=("bucket_mib",))
+    check_parameters(name_leaves(params))  # a codec would drop imaginary parts, and the mean of whole numbers is cut
     sizes = {name: tuple(value.shape) for name, value in name_leaves(params).items()}
     if comm.kinds and kinds is None:
         raise UserError(f"comm={comm.name}: differs by kind of layer; set kinds={{path: kind}}, or kinds={{}} for none")
