@@ -112,6 +112,16 @@ def test_lost_residuals_and_other_gradients_are_refused(change: Callable[..., An
         jax.vmap(step, axis_name="batch")(jnp.ones((4, 9)), own)
 
 
+def test_residuals_need_not_come_from_init() -> None:
+    """But from a checkpoint, or none are needed; the first call, inside a shard_map, would then trace another mesh."""
+    exchange = exchange_gradients({"a": jnp.zeros(9)}, "comm=int8", world=len(jax.devices()))
+    mesh = Mesh(np.array(jax.devices()), ("batch",))
+    body = jax.shard_map(
+        lambda grads: exchange(grads, {}, 0)[0], mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+    )
+    assert np.allclose(jax.jit(body)({"a": jnp.ones(9)})["a"], 1.0, atol=1e-4)
+
+
 def test_a_missing_axis_is_refused() -> None:
     exchange = exchange_gradients({"a": jnp.zeros(3)}, world=4, axis="data")
     with pytest.raises(UserError, match=r"^axis=data: there is no such axis here"):

@@ -8,7 +8,6 @@ def step(params, residuals, count, x, y):  # the body of a shard_map
     grads, residuals = exchange(grads, residuals, count)
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -91,6 +90,7 @@ class GradientExchange:
         self.channels, self.world, self.axes, self.seed = channels, world, axes, seed
         self.structure = jax.tree.structure(params)
         self.shapes = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) for name, v in name_leaves(params).items()}
+        self._traced = self._trace()  # not in the first call, inside a shard_map, where the mesh is another
 
     def init(self) -> Tree:
         """Return the residuals of error feedback, zero: (world, …) each; {} without error feedback."""
@@ -146,8 +146,7 @@ class GradientExchange:
                 "set axis to the name of the mesh's axis"
             ) from error
 
-    @functools.cached_property
-    def _traced(self) -> tuple[dict[str, jax.ShapeDtypeStruct], Transport]:
+    def _trace(self) -> tuple[dict[str, jax.ShapeDtypeStruct], Transport]:
         """An exchange traced without devices: residuals (world, …) by name, and the transport with its entries."""
         transport = self._transport()
 
