@@ -11,7 +11,7 @@ from suite.contract import CountsRecurring, Data, UserError
 from suite.launch import public
 from suite.record import record
 from suite.settings import configure
-from suite.settings.overrides import quote_text, render_command
+from suite.settings.overrides import key_of, quote_text, render_command
 from suite.settings.run import AnyRun
 
 FEW = 20  # with at most so many parts, the count of each part is printed
@@ -247,7 +247,8 @@ def _inspect(
     compared = check and isinstance(module, CountsRecurring)
     recurring = module.count_recurring(**{**run.task.options(), **options}) if compared else None
     place = [f"data_dir={shlex.quote(str(folder))}"] if run.data_dir is not None else []
-    command = [f"suite +task={task} task.data={source}", *place, *overrides]
+    typed = [override for override in overrides if key_of(override) != "data_dir"]
+    command = [f"suite +task={task} task.data={source}", *place, *typed]
     command += ["task.on_error=skip"] if faults else []
     return Source(
         data, parts=parts, faults=faults, next_command=render_command(" ".join(command), directory), recurring=recurring

@@ -46,6 +46,7 @@ def test_data_adopts_a_directory_and_finds_damaged_files(suite: Call, tmp_path: 
     assert "real, some images, 48 train, 16 valid" in text and "read 64 images; 0 damaged files" in text
     assert f"train  16 classes, 3 ({NAMES[0]}) to 3" in text and f"1 {NAMES[7]}" in text
     assert text.splitlines()[-1] == f"next: suite +task=resnet50 task.data=folder data_dir='{images}'"
+    assert suite("data", "resnet50", f"data_dir='{images}'", "--check")[1].splitlines()[-1] == text.splitlines()[-1]
     broken = next((images / "train" / NAMES[3]).iterdir())
     broken.write_bytes(broken.read_bytes()[:500])
     assert suite("data", "resnet50", "--from", str(images))[0] == 0, "files are read with --check only"
