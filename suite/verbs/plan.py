@@ -163,7 +163,7 @@ def format_plan(planned: Mapping[str, Any], run: AnyRun, directory: Path | None 
     if run.partition:
         return plan_partition.format_plan(planned, run)
     sent, near = planned["gradient_bytes_per_step"], planned["measured"]
-    head = [planned["task"], run.scale, planned["data"], run.optimizer.name, run.backend]
+    head = [planned["task"], run.scale, planned["data"], run.optimizer.name, run.backend, run.precision]
     layers = ", ".join(f"{count} {kind}" for kind, count in planned["layers"].items())
     wire = f"{sent['each']:,} bytes a step and device for the gradients, {sent['all']:,} for all devices"
     wire += project.optimizer_text(planned["optimizer_bytes_per_step"])
