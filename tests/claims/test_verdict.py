@@ -176,7 +176,7 @@ def test_a_run_names_the_claims_that_it_bears_on_whatever_its_seed():
     from suite.claims.standings import list_bearing
 
     folder = conftest.TESTS.parent / "results" / "runs" / "resnet50"
-    results = (json.loads(file.read_text()) for file in folder.glob("shapes-kfac-torch-s4-*.json"))
+    results = (json.loads(file.read_text()) for file in folder.glob("shapes-kfac-torch-s24-*.json"))
     result = next(result for result in results if result["spec"]["config"]["stop_at_target"])
     assert "osawa2020-fewer-steps" in list_bearing(result)
     other = result | {"command": result["command"] + " max_steps=8"}
