@@ -113,7 +113,7 @@ def test_lost_residuals_and_other_gradients_are_refused(change: Callable[..., An
 
 
 def test_residuals_need_not_come_from_init() -> None:
-    """But from a checkpoint, or none are needed; the first call, inside a shard_map, would then trace another mesh."""
+    """They may come from a checkpoint. The first call runs in a shard_map, whose mesh the trace must not see."""
     exchange = exchange_gradients({"a": jnp.zeros(9)}, "comm=int8", world=len(jax.devices()))
     mesh = Mesh(np.array(jax.devices()), ("batch",))
     body = jax.shard_map(

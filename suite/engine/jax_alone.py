@@ -142,6 +142,6 @@ def observing(loss: Callable[..., Array], optimizer: Optimizer, *, counted: int 
 
 
 def widen_to(value: Array, kind: Any) -> Array:
-    """Return whole numbers, and numbers whose products have this type, as they are, and others in this type."""
+    """Return a value in a type. Integers, and floats whose products already have this type, are not changed."""
     exact = not jnp.issubdtype(value.dtype, jnp.floating) or widen_type(value.dtype) == kind
     return value if exact else value.astype(kind)

@@ -27,7 +27,7 @@ from suite.contract import UserError
     ],
 )
 def test_gradients_are_those_of_the_parameters(name: str, grads: Any, message: str) -> None:
-    """A gradient of another shape might be broadcast, in SOAP also transposed, without a word."""
+    """Otherwise the optimizer broadcasts or reshapes a gradient of another shape, and raises no error."""
     params = {"weight": jnp.ones((2, 3)), "bias": jnp.ones(2)}
     optimizer = make(name, params, {})
     with pytest.raises(UserError, match=re.escape(message)):
