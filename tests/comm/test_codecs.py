@@ -12,6 +12,7 @@ import torch
 from suite.comm.codecs._bits import torch as in_bytes
 from suite.comm.codecs._parts import torch as parts
 from suite.comm.codecs._parts.torch import PART
+from suite.comm.codecs.onebit import torch as onebit
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 LENGTHS = (0, 1, 2, 3, 5, 8, 63, 511, 512, 513, 1000)
@@ -51,7 +52,7 @@ def test_payloads_and_values_equal_the_specification(key: str, backend: str, kin
 @pytest.mark.parametrize("where", ["torch", "torch elsewhere", pytest.param("jax", marks=pytest.mark.slow)])
 def test_few_values_equal_the_specification(key: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by the kernels of other devices, which take whole arrays, here on the CPU."""
-    for module in (in_bytes, parts) if where == "torch elsewhere" else ():
+    for module in (in_bytes, parts, onebit) if where == "torch elsewhere" else ():
         monkeypatch.setattr(module, "is_on_cpu", lambda values: False)
     backend = where.partition(" ")[0]
     specification, half = made(key), made(key, backend)
