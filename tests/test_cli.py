@@ -132,6 +132,8 @@ def test_overriding_a_tuned_value_leaves_the_recipe() -> None:
     other = configure.resolve(["task=resnet50", "optimizer=kfac", "optimizer.lr=0.5"]).tuning
     assert other.source == "command line" and other.trials == 0
     assert other.origin == tuned.source and other.changed == ("optimizer.lr=0.5",)
+    divided = configure.resolve(["task=resnet50", "optimizer=kfac", "world=2", "accumulate=2"]).tuning
+    assert divided == tuned
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,11 @@ SLEEP = ["timeit", "-n", "1", "import time; time.sleep(600)"]
             "replay.first_steps(configure.resolve(['task=resnet50']), 10**9)",
             id="suite verify",
         ),
+        pytest.param(
+            "import tempfile; from suite.studies import grid; "
+            "grid._suite('task=resnet50', 'max_steps=100000', 'track=none', f'run_dir={tempfile.mkdtemp()}/run')",
+            id="make grid",
+        ),
     ],
 )
 def test_what_a_verb_runs_ends_with_the_killed_verb(call: str, tmp_path: Path) -> None:

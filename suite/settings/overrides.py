@@ -20,7 +20,8 @@ CHOICES = (
     *("network", "partition"),
 )
 OPTIONAL = ("recipe", "experiment", "baseline", "network", "partition")  # choices that may be null
-TUNED = ("optimizer.", "schedule.", "task.batch_size", "accumulate", "max_steps")  # an override leaves the recipe
+# An override of these leaves the recipe. `world` and `accumulate` only divide its batch.
+TUNED = ("optimizer.", "schedule.", "task.batch_size", "max_steps")
 DIRECTORIES = ("data_dir", "run_dir")
 
 

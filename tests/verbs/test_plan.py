@@ -43,6 +43,9 @@ def test_plan_of_a_published_row(suite: Call) -> None:
     each = 2 * 1023 * 4 * 25_557_032 // 1024  # a ring all-reduce of float32 gradients
     assert found["gradient_bytes_per_step"] == {"each": each, "all": 1024 * each}
     code, text = suite("plan", "experiment=A1-12")
+    assert text.splitlines()[0] == (
+        "resnet50 · paper · ImageNet-1k · kfac · torch · float32 · 1,024 devices · comm float32"
+    )
     assert code == 1 and "published   A1-12: SP-NGD, ResNet-50, ImageNet-1k · 75.4 top-1 accuracy %" in text
     assert "1,760 steps · 45 epochs · 1,024 × Tesla V100 · 5.5 min" in text and "Natural Gradient" in text
     assert "papers used" not in text, "the row itself says it"
@@ -53,6 +56,7 @@ def test_plan_of_a_published_row(suite: Call) -> None:
 
 def test_plan_at_paper_scale_says_how_many_devices_papers_used(suite: Call) -> None:
     text = suite("plan", "+task=resnet50", "scale=paper", "task.batch_size=32768")[1]
+    assert text.splitlines()[0].endswith(" · sgd · torch · bfloat16 · 1 device · comm float32")
     (line,) = [line for line in text.splitlines() if line.startswith("papers used")]
     assert "1,024 (A1-03, A1-06, A1-12 and " in line and line.endswith(
         "devices for batch 32,768; this plan has 1; set world=N for another number"
