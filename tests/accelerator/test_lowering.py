@@ -1,4 +1,4 @@
-"""Every optimizer's jax programs, lowered for GPUs and TPUs on a machine that has neither.
+"""Every optimizer's and every task's jax programs, lowered for GPUs and TPUs on a machine that has neither.
 
 No program calls the host, moves arrays to it, or leaves the precision of a product to the device. Outside the listed
 optimizers, none computes in float64, which is slow there.
@@ -12,10 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 
 from suite.engine.jax_programs import Programs
+from suite.launch import execution
+from suite.settings.run import Run
 
 PLATFORMS = ("cuda", "tpu")
+PRECISIONS = ("float32", "bfloat16")
 FLOAT64 = ("shampoo",)  # decides in float64 whether a matrix is regular
 CALLS = {  # factorisations of the device's own library
     *("cusolver_potrf_ffi", "cusolver_geqrf_ffi", "cusolver_orgqr_ffi", "cusolver_syevd_ffi"),
@@ -35,7 +39,7 @@ def find_faults(text: str, *, float64: bool = False) -> list[str]:
     return faults + [f"states no precision: {line}" for line in PRODUCT.findall(text) if line.count("HIGHEST") != 2]
 
 
-def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch, precision: str = "float32") -> dict[str, list[str]]:
+def lower_programs(run: Run, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Return the programs of six steps as text, by platform."""
     texts: dict[str, list[str]] = {platform: [] for platform in PLATFORMS}
     usual = jax.stages.Traced.lower
@@ -47,27 +51,44 @@ def lower_programs(optimizer: str, monkeypatch: pytest.MonkeyPatch, precision: s
 
     monkeypatch.setattr(jax.stages.Traced, "lower", lower_for_all)
     monkeypatch.setattr(Programs, "compile", lambda self, lowered: None)
-    engine = engines.engine(engines.config(optimizer, "jax", precision=precision, clip_norm=1.0), engines.tiny())
+    engine = engines.engine(run, engines.tiny() if run.task.name == "tiny" else execution.make_task(run))
     engine.warm(engine.task.batch("train", 0, 0), range(6), {})
     return texts
 
 
-@pytest.mark.parametrize("optimizer", engines.INSIDE)
-def test_every_optimizer(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for platform, texts in lower_programs(optimizer, monkeypatch).items():
+def describe_run(optimizer: str, precision: str = "float32") -> Run:
+    """A run on the tiny task."""
+    return engines.config(optimizer, "jax", precision=precision, clip_norm=1.0)
+
+
+def check_programs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that no program of a run has a fault."""
+    for platform, texts in lower_programs(run, monkeypatch).items():
         assert texts
         for text in texts:
-            assert not find_faults(text, float64=optimizer in FLOAT64), platform
+            assert not find_faults(text, float64=run.optimizer.name in FLOAT64), platform
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("optimizer", engines.INSIDE)
+def test_every_optimizer(optimizer: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_programs(describe_run(optimizer, precision), monkeypatch)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("task", small.TASKS)
+def test_every_task(task: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["optimizer=sgd", "backend=jax", f"precision={precision}", "max_steps=6"]
+    check_programs(small.small(task, small.TASKS[task][0], *words), monkeypatch)
 
 
 @pytest.mark.parametrize("optimizer", ["kfac", "muon"])
 def test_statistics_and_updates_are_float32_beside_a_model_in_bfloat16(
     optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for platform, texts in lower_programs(optimizer, monkeypatch, "bfloat16").items():
+    for texts in lower_programs(describe_run(optimizer, "bfloat16"), monkeypatch).values():
         products = [line for text in texts for line in PRODUCT.findall(text)]
         assert any("bf16>" in line for line in products) and any("f32>" in line for line in products)
-        assert not [fault for text in texts for fault in find_faults(text)], platform
         statistics = [line for line in products if WIDENING.search(line)]  # products in bfloat16, sums in float32
         assert bool(statistics) == (optimizer == "kfac")
 
@@ -76,7 +97,7 @@ def test_statistics_and_updates_are_float32_beside_a_model_in_bfloat16(
 def test_a_gpu_factorises_matrices_of_one_size_in_one_call(
     optimizer: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = lower_programs(optimizer, monkeypatch)["cuda"]
+    texts = lower_programs(describe_run(optimizer), monkeypatch)["cuda"]
     assert max(int(size) for text in texts for size in STACKS.findall(text)) == count
 
 
