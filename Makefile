@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # the files in which tests are marked; the others are not even read
 QUICK = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.quick' tests)
 
-.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps lint docs matrix grid
+.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps rivals lint docs matrix grid
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -60,6 +60,11 @@ steps: setup
 	$(BIN)/python -m pytest tests/bench/test_step.py tests/bench/test_first_order.py -m bench \
 		--benchmark-json=.benchmarks/steps.json; \
 	missed=$$?; $(BIN)/python tests/bench/table.py .benchmarks/steps.json results/steps.csv && exit $$missed
+
+# optimizers of other packages beside the suite's own; facebookresearch/optimizers too, if a checkout is on PYTHONPATH
+rivals: setup
+	$(BIN)/pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[rivals]'
+	$(BIN)/python -m pytest tests/bench/test_rivals.py -m bench
 
 # steps and inverse roots on an accelerator; untried where there was none
 bench-gpu: setup
