@@ -24,6 +24,8 @@ def line(results):
 
 def test_the_table_of_the_readme_is_that_of_the_committed_results():
     assert readme.main(["--file", str(README), "--check"]) == 0, "run: .venv/bin/python -m suite.board.readme"
+    table = README.read_text().partition(readme.START)[2].partition(readme.END)[0]
+    assert "shapes" in table and "digits" not in table, "the digits are not registered"
 
 
 @pytest.mark.slow

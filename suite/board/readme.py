@@ -48,10 +48,14 @@ def rank_committed() -> Leaderboard:
 
 
 def make_table(leaderboard: Leaderboard) -> str:
-    """Return the table in Markdown: a line for each tuned ladder of several optimizers that is not superseded."""
-    sections = make_sections(leaderboard.groups)
-    shown = [section for section in sections if section.hardest.tuned and not section.hardest.superseded_by]
-    lines = [_line(section, section.main) for section in shown if section.main and section.main.optimizers > 1]
+    """Return the table in Markdown: a line for each ladder that is not superseded.
+
+    These are the registered ladders; where none is registered, the tuned ones of several optimizers.
+    """
+    present = [section for section in make_sections(leaderboard.groups) if not section.hardest.superseded_by]
+    tuned = [(section, section.main) for section in present if section.hardest.tuned and section.main]
+    registered = [(section, main) for section, main in tuned if main.looks]
+    lines = [_line(section, main) for section, main in registered or tuned if main.optimizers > 1]
     if len(lines) > MOST_LINES:
         more = len(lines) - MOST_LINES + 1
         lines[MOST_LINES - 1 :] = [f"| {more} more ladders | `suite board` shows them | | |"]

@@ -1,8 +1,8 @@
 """Rivals beside the suite's own method in one process: step ratios to SGD at intervals 1, 10 and 100, p99, memory.
 
 A rival counts its own steps, so it is made twice: refreshing at every step, and at every tenth, measured in between.
-What is not installed is skipped; `make rivals` installs pytorch_optimizer, and a checkout of facebookresearch/optimizers
-may be on PYTHONPATH.
+What is not installed is skipped. `make rivals` installs pytorch_optimizer; a checkout of facebookresearch/optimizers
+goes on PYTHONPATH.
 """
 
 import statistics
