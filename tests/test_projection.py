@@ -147,7 +147,7 @@ def test_plan_projects(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 def test_compute_comes_from_one_devices_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(config: Any, *others: Any) -> dict[str, Any] | None:
         alone = config.world == 1 and config.task.batch_size == 16
-        found = {"result": "there", "step_seconds": 0.25, "mean_seconds": 0.25, "input_share": 0.2, "differs": []}
+        found = {"result": "there", "step_seconds": 0.25, "input_share": 0.2, "differs": []}
         return found if alone else None
 
     monkeypatch.setattr(measured, "find_measured", find)

@@ -11,7 +11,7 @@ from suite.settings.overrides import render_command
 from suite.settings.run import Run
 
 PLAIN = "sgd"  # the optimizer whose update costs least: a step with it stands for the model's
-ENOUGH = 100  # steps from which a median is taken
+ENOUGH = 100  # steps whose mean is taken
 LENGTHS = ("targets", "steps")  # settings of a task that say how long a run is; a step is the same
 OF_OPTIMIZER = ("optimizer.", "schedule.")  # settings that a run with another optimizer does not share
 
@@ -27,24 +27,22 @@ def find_measured(run: Run, folder: Path = Path("runs"), optimizer: str | None =
         optimizer: name of the optimizer, if it is not the run's; the settings of the run's then count as equal.
 
     Returns:
-        `result` (its path), `step_seconds` (median), `mean_seconds`, `input_share` (of the training time, spent waiting
-        for batches; None if it was not measured), and `differs` (the settings that differ); None if there is no such
-        result.
+        `result` (its path), `step_seconds` (the mean, which includes refreshes), `input_share` (of the training time,
+        spent waiting for batches; None if it was not measured), and `differs` (the settings that differ); None if there
+        is no such result.
     """
     settings, work = _settings(run), _work(run, optimizer or run.optimizer.name)
     ignored = OF_OPTIMIZER if optimizer else ()
     similar = []
     for path, result in find_results(folder):
-        other, seconds = record.load_run(result), result["step_seconds"]["p50"]
-        trained = result["train_seconds"]
-        if seconds is None or trained is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
+        other, steps, trained = record.load_run(result), result["steps"], result["train_seconds"]
+        if not steps or trained is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
             continue
         if _work(other, other.optimizer.name) == work:
             waited = result.get("input_seconds")
             found = {
                 "result": str(path),
-                "step_seconds": seconds,
-                "mean_seconds": trained / result["steps"],
+                "step_seconds": trained / steps,
                 "input_share": None if waited is None else waited / trained,
                 "differs": [key for key in differing_keys(settings, _settings(other)) if not key.startswith(ignored)],
             }
@@ -88,7 +86,7 @@ def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Pat
     model = _compute_seconds(plain)
     seconds = {"model": model, "optimizer": max(_compute_seconds(mine) - model, 0.0)}
     if mine["input_share"] is not None:
-        seconds["input"] = mine["mean_seconds"] * mine["input_share"]
+        seconds["input"] = mine["step_seconds"] * mine["input_share"]
     if projected:
         whole = projected["step_seconds"][projected["schedule"]]
         seconds["network"] = max(whole - projected["one_device_seconds"], 0.0)
@@ -112,7 +110,7 @@ def format_parts(parts: Mapping[str, Any] | None, run: Run, projected: bool, dir
 
 def _compute_seconds(measured: Mapping[str, Any]) -> float:
     """Return the mean seconds of a step without its waits for batches."""
-    return measured["mean_seconds"] * (1 - (measured["input_share"] or 0.0))
+    return measured["step_seconds"] * (1 - (measured["input_share"] or 0.0))
 
 
 def _work(run: Run, optimizer: str) -> list[Any]:
