@@ -69,7 +69,7 @@ def format_ratio(ratio: Ratio) -> str:
     if not ratio.pairs:
         return "no common seed"
     if math.isinf(ratio.low) or ratio.high == 0:
-        return "no ratio: one of them never reached the target"
+        return "no ratio: the target was missed too often"
     if math.isinf(ratio.high) and ratio.low <= 0:
         return "no ratio: a target was missed"
     notes = [f"covers {100 * ratio.coverage:.0f} %"] if ratio.coverage < USUAL_COVERAGE else []
