@@ -1,19 +1,26 @@
 """Reads the time of a step from results under runs/: how long it takes, and which part of it is the longest."""
 
-from collections.abc import Mapping
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from suite.entries.intake import find_results
+from suite.load import Plain
 from suite.record import record
+from suite.settings import configure
 from suite.settings.effects import differing_keys, select_settings
-from suite.settings.overrides import render_command
+from suite.settings.overrides import quote_text, render_command
 from suite.settings.run import Run
 
 PLAIN = "sgd"  # the optimizer whose update costs least: a step with it stands for the model's
 ENOUGH = 100  # steps whose mean is taken
 LENGTHS = ("targets", "steps")  # settings of a task that say how long a run is; a step is the same
 OF_OPTIMIZER = ("optimizer.", "schedule.")  # settings that a run with another optimizer does not share
+GIVEN = ("task.variant", "task.data")  # settings of a task that others follow
+STEP = ("accumulate", "clip_norm", "compile", "deterministic", "device", "precision", "prefetch", "threads")
 
 
 def find_measured(run: Run, folder: Path = Path("runs"), optimizer: str | None = None) -> dict[str, Any] | None:
@@ -57,10 +64,43 @@ def take_share(run: Run) -> Run:
 
 
 def name_command(run: Run, optimizer: str, directory: Path | None) -> str:
-    """Return the command of a short run of this task with an optimizer; a plan takes the time of a step from it."""
-    words = [f"suite task={run.task.name}", f"optimizer={optimizer}", f"backend={run.backend}", f"scale={run.scale}"]
+    """Return the command of a short run of this task with an optimizer; a plan takes the time of a step from it.
+
+    It repeats what the time of a step depends on, whether it was typed or a recipe has set it.
+    """
+    words = [f"task={run.task.name}", f"optimizer={optimizer}", f"backend={run.backend}", f"scale={run.scale}"]
     words += [f"task.batch_size={run.task.batch_size}", f"world={run.world}", f"max_steps={ENOUGH}"]
-    return render_command(" ".join(words), directory)
+    words += [f"comm={run.comm.name}"] if run.world > 1 else []
+    words += [f"data_dir={quote_text(run.data_dir)}"] if run.data_dir else []
+    wanted = _repeated(run, of_optimizer=optimizer == run.optimizer.name)
+    for first in (True, False):
+        given = _repeated(configure.resolve_training(words, directory), of_optimizer=True)
+        differing = [key for key in wanted if given.get(key) != wanted[key] and (not first or key in GIVEN)]
+        words += [f"{_name_option(key, wanted)}={_render(wanted[key])}" for key in differing]
+    return render_command(shlex.join(["suite", *words]), directory)
+
+
+def _repeated(run: Run, *, of_optimizer: bool) -> dict[str, Plain]:
+    """Return the settings, by key, on which the time of a step depends and which a command may have to repeat."""
+    groups = ("task.", *OF_OPTIMIZER) if of_optimizer else ("task.",)
+    settings = {leaf.key: leaf.value for leaf in run.leaves() if leaf.key in STEP or leaf.key.startswith(groups)}
+    return {key: value for key, value in settings.items() if key.rpartition(".")[2] not in (*LENGTHS, "data_dir")}
+
+
+def _name_option(key: str, settings: Mapping[str, Plain]) -> str:
+    """Return the key by which a user sets a setting: options of the data are below the name of their source."""
+    return re.sub(r"^task\.source\.", f"task.sources.{settings.get('task.data')}.options.", key)
+
+
+def _render(value: Plain) -> str:
+    """Return a value as Hydra reads it."""
+    if isinstance(value, str):
+        return value if re.fullmatch(r"\w+", value) else quote_text(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_render(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ",".join(map(_render, value)) + "]"
+    return json.dumps(value)
 
 
 def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Path("runs")) -> dict[str, Any] | None:
@@ -77,7 +117,8 @@ def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Pat
     Returns:
         `seconds` by part, the means of a step: `model` (a step with SGD), `optimizer` (what the run's optimizer adds to
         it), `input` (waits for batches, if the results have them) and `network` (if it is projected); `longest`, the
-        longest part; `model`, the result with SGD. None if a result is missing.
+        longest part; `model`, the result with SGD, and `differs`, the settings of the step in which that run differs.
+        None if a result is missing.
     """
     alone = take_share(run) if projected else run
     mine, plain = find_measured(alone, folder), find_measured(alone, folder, PLAIN)
@@ -90,7 +131,9 @@ def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Pat
     if projected:
         whole = projected["step_seconds"][projected["schedule"]]
         seconds["network"] = max(whole - projected["one_device_seconds"], 0.0)
-    return {"seconds": seconds, "longest": max(seconds, key=lambda part: seconds[part]), "model": plain["result"]}
+    longest = max(seconds, key=lambda part: seconds[part])
+    differs = [key for key in plain["differs"] if key in STEP]
+    return {"seconds": seconds, "longest": longest, "model": plain["result"], "differs": differs}
 
 
 def format_parts(parts: Mapping[str, Any] | None, run: Run, projected: bool, directory: Path | None) -> str:
@@ -102,9 +145,10 @@ def format_parts(parts: Mapping[str, Any] | None, run: Run, projected: bool, dir
     shown = {part: f"{1000 * seconds:.3g} ms" for part, seconds in parts["seconds"].items()}
     words = {"optimizer": run.optimizer.name, "input": "waiting for batches", "network": "the network"}
     added = ", ".join(f"{words[part]} adds {time}" for part, time in shown.items() if part in words)
+    differs = f", which differs in {', '.join(parts['differs'])}" if parts["differs"] else ""
     return (
         f"bound by    the {parts['longest']}: the model{exchange} takes {shown['model']} of a mean step (a step with "
-        f"{PLAIN}, as in {parts['model']}); {added}"
+        f"{PLAIN}, as in {parts['model']}{differs}); {added}"
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from written import write_jpeg
 
 from suite import load
 from suite.launch.premises import list_missing
+from suite.projection import measured
 from suite.settings import configure
+from suite.settings.effects import differing_keys
 from suite.tasks._data.shapes import NAMES
 
 
@@ -183,6 +186,31 @@ def test_plan_names_the_longest_part_of_a_step(suite: Call, one: Path, tmp_path:
     assert "bound by    the optimizer: the model takes 50 ms of a mean step" in text
     assert "time        2 s of training, at 200.0 ms a step, 25 % of it waiting" in text
     assert "bound by" not in suite("plan", *words, "network=1gbit", "compute_seconds=0.1")[1]
+    assert "as in runs/tiny/sgd/result.json, which differs in precision)" in suite("plan", *words, "precision=tf32")[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "task=resnet50 optimizer=kfac task.width=4 precision=bfloat16",
+        "task=resnet50 optimizer=kfac task.data=shapes task.sources.shapes.options.valid=77 world=2 comm=int8",
+        "task=autoencoder optimizer=kfac task.variant=faces threads=2",
+        "task=bert optimizer=lamb task.sparsity=dynamic task.sparse.block=8",
+        "task=resnet50 scale=paper optimizer=kfac data_dir='/some photographs'",
+        "experiment=A1-12 data_dir=/photographs",
+    ],
+)
+def test_the_command_that_a_plan_asks_for_makes_a_run_that_it_takes(words: str) -> None:
+    """Also where a recipe or an experiment has set the task."""
+    run = configure.resolve_training(shlex.split(words))
+    for name in ("sgd", run.optimizer.name):
+        _, *asked = shlex.split(measured.name_command(run, name, None))
+        other = configure.resolve_training(asked)
+        assert measured._work(run, name) == measured._work(other, name)
+        differing = differing_keys(measured._settings(run), measured._settings(other))
+        left = [key for key in differing if not key.startswith(("optimizer.", "schedule.", "comm."))]
+        assert left == ["max_steps"] and other.data_dir == run.data_dir
+        assert name == "sgd" or len(differing) == 1
 
 
 def test_plan_loads_no_framework() -> None:
