@@ -27,6 +27,7 @@ CAUSES = {
     errno.ESTALE: "the file is gone from the network file system; check the mount",
     errno.ENOENT: "the file or its directory was removed by another process",
     errno.EEXIST: "a file of this name exists; move it away",
+    errno.ENOTDIR: "a part of the path is a file; name another directory",
 }
 PASSING = (
     errno.ENOSPC,
@@ -73,6 +74,16 @@ def report_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except (OSError, *kinds) as error:
         raise WriteError(f"{path}: {explain_error(error)}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a directory and those above it, unless they are there.
+
+    Raises:
+        WriteError: if one of them cannot be made.
+    """
+    with report_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

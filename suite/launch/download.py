@@ -81,8 +81,7 @@ def _download(url: str, part: Path, size: int) -> None:
 
 def _append(response: IO[bytes], part: Path, size: int, done: int) -> int:
     """Write what the server sends behind the first `done` bytes of a partial file; returns the bytes it then has."""
-    with disk.report_errors(part.parent):
-        part.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(part.parent)
     with disk.report_errors(part):
         file = part.open("r+b" if done else "wb")
     with file:

@@ -25,7 +25,7 @@ def pull_runs(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]
     Raises:
         UserError: if MLflow does not answer.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(out)
     with server.connect_client(uri) as client:
         experiments = [experiment.experiment_id for experiment in _experiments(client)]
         for run in server.search_runs(client, experiments, "tags.published = 'false'"):

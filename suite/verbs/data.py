@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite import load
+from suite import disk, load
 from suite.contract import CountsRecurring, Data, UserError
 from suite.launch import public
 from suite.record import record
@@ -171,6 +171,7 @@ def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[s
         raise UserError(f"{task}: the directory of the raw data is missing; use --from DIR")
     if not folder.exists():
         raise UserError(f"{folder}: no such directory")
+    disk.make_folder(target)
     load.load_member(node["module"]).prepare(folder, target, **options)
 
 

@@ -55,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             print(text, end="")
         else:
             target = chosen.out / submission.name_of(result).with_suffix(ending)
-            with disk.report_errors(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
+            disk.make_folder(target.parent)
             disk.replace_file(target, text)
             print(target)
     for line in missing:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from suite import disk
 from suite.claims.standings import describe_bearing
 from suite.contract import UserError
 from suite.entries import submission
@@ -29,8 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     if kind not in TEMPLATES:
         raise UserError(f"--out {chosen.out}: must end in .html or .md")
     text = render_page([_report(path) for path in chosen.runs], kind)
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(text, encoding="utf-8", newline="\n")
+    disk.make_folder(chosen.out.parent)
+    with disk.report_errors(chosen.out):
+        chosen.out.write_text(text, encoding="utf-8", newline="\n")
     print(chosen.out)
     return 0
 

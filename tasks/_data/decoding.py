@@ -16,9 +16,8 @@ from suite.contract import UserError
 from suite.tasks._data.folder import Folder
 from suite.tasks._data.prepared import hash_file, report_damage, write_manifest
 from suite.tasks._data.preprocessing import THREADS, resize_shorter_side, resize_to_square
-from suite.tasks._data.shards import FORMAT, MANIFEST, RECORD, SHARD, SPLITS, name_shards
+from suite.tasks._data.shards import FORMAT, MANIFEST, PLAN, RECORD, SHARD, SPLITS, holds_shards, name_shards
 
-PLAN = "unfinished.json"  # describes a preparation until its manifest exists
 AT_ONCE = 64  # images in memory
 
 
@@ -44,6 +43,8 @@ def prepare(
     Raises:
         UserError: for a directory that is in use, or a file that cannot be read.
     """
+    if holds_shards(folder):
+        raise UserError(f"{folder}: contains prepared images; train from them with data_dir={folder}")
     source, target = Folder(folder, on_error=on_error, classes=classes), Path(target)
     data = source.data
     described = {"name": data.name, "identity": data.identity, "classes": source.names, "warp": warp, "side": side}

@@ -14,7 +14,7 @@ from suite.tasks._data import layout, shards
 from suite.tasks._data.layout import UNREADABLE, decode, read_layout
 from suite.tasks._data.photographs import Photographs
 from suite.tasks._data.preprocessing import Preprocessing, fill_batch
-from suite.tasks._data.shards import NOTE, Shards, holds_shards
+from suite.tasks._data.shards import NOTE, Shards, check_finished, holds_shards
 
 # ImageNet-1k: Russakovsky et al. 2015, table 2
 PUBLISHED = Data("real", "ImageNet-1k", "not here", {"train": 1_281_167, "valid": 50_000}, unit="images")
@@ -64,6 +64,9 @@ class Folder(Photographs):
             split: np.array([labels[file.label] for file in files], np.int32) for split, files in found.splits.items()
         }
         digest, stamped = hashlib.sha256(), hashlib.sha256()
+        present = {file.label for files in found.splits.values() for file in files}
+        for name in (name for name in self.names if name not in present):
+            digest.update(f"{name}\n".encode())  # a class without images has a label, too
         for file in (file for files in found.splits.values() for file in files):
             digest.update(f"{file.path}\t{file.bytes}\t{file.label}\n".encode())
             stamped.update(f"{file.modified}\n".encode())
@@ -130,7 +133,11 @@ def make(*, data_dir: str | None, **options: Any) -> Folder | Shards:
     Raises:
         UserError: if the directory or an option is not as described.
     """
-    return Shards(data_dir, **options) if data_dir and holds_shards(data_dir) else Folder(data_dir, **options)
+    if data_dir and holds_shards(data_dir):
+        return Shards(data_dir, **options)
+    if data_dir:
+        check_finished(data_dir)
+    return Folder(data_dir, **options)
 
 
 def check(data_dir: str, **_: Any) -> list[str]:

@@ -185,5 +185,6 @@ def count_recurring(data_dir: str | Path) -> int:
 
 def census(data_dir: str | Path) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split of a directory; no image is opened."""
-    splits = read_layout(data_dir).splits
-    return {split: dict(Counter(file.label for file in files)) for split, files in splits.items()}
+    found = read_layout(data_dir)
+    none = dict.fromkeys(found.classes, 0)
+    return {split: {**none, **Counter(file.label for file in files)} for split, files in found.splits.items()}

@@ -20,6 +20,7 @@ from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, repor
 from suite.tasks._data.preprocessing import Preprocessing, fill_batch
 
 MANIFEST = "manifest.json"
+PLAN = "unfinished.json"  # describes a preparation until its manifest exists
 FORMAT = 1
 SHARD = 8192  # images; ImageNet's need about 160 shards, each with an open file
 SPLITS = ("train", "valid")
@@ -121,13 +122,27 @@ class Shards(Photographs):
 
     def count_images(self, split: str) -> Mapping[str, int]:
         """Return the number of images of each class."""
-        return Counter(self.names[label] for label in self._index[split]["label"])
+        return {**dict.fromkeys(self.names, 0), **Counter(self.names[label] for label in self._index[split]["label"])}
 
     def hash_images(self, split: str) -> Iterator[bytes]:
         """Yield each image's shape and pixels."""
         for row in range(self.data.samples[split]):
             pixels = self.open_pixels(split, row)
             yield repr(pixels.shape).encode() + pixels.tobytes()
+
+
+def check_finished(data_dir: str | Path) -> None:
+    """Refuse a directory in which a preparation has not finished.
+
+    Raises:
+        UserError: with the command that continues it.
+    """
+    root = Path(data_dir).expanduser()
+    if (root / PLAN).exists() and not (root / MANIFEST).exists():
+        raise UserError(
+            f"{root}: contains an unfinished preparation; use the same 'suite data TASK --from IMAGES --to {root}' "
+            "again, which continues it"
+        )
 
 
 def holds_shards(data_dir: str | Path | None) -> bool:

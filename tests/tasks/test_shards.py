@@ -89,7 +89,7 @@ def test_an_interrupted_preparation_makes_the_shards_that_are_missing_or_changed
     monkeypatch.setattr(decoding, "_write_shard", interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare(images, target)
-    with pytest.raises(UserError, match="train is missing"):
+    with pytest.raises(UserError, match=r"unfinished preparation; use the same .* --to \S+/made' again"):
         folder.make(data_dir=str(target), size=40)
     with pytest.raises(UserError, match="unfinished preparation of other images or with other settings"):
         prepare(images, target, side=40)
@@ -121,6 +121,23 @@ def test_an_unreadable_file_stops_or_is_replaced_as_in_a_folder(images: Path, tm
     made, files = Shards(tmp_path / "made", size=40), Folder(tmp_path / "photographs", size=40, on_error="skip")
     compare(made, files)
     assert list(made.data.skipped) == victims == files.skipped
+
+
+def test_prepared_images_are_not_prepared_again(images: Path, tmp_path: Path) -> None:
+    prepare(images, tmp_path / "whole")
+    with pytest.raises(UserError, match="contains prepared images; train from them"):
+        prepare(tmp_path / "whole", tmp_path / "again")
+
+
+def test_a_class_without_images_is_part_of_the_identity(images: Path, tmp_path: Path) -> None:
+    shutil.copytree(images, tmp_path / "more")
+    (tmp_path / "more" / "train" / "none").mkdir()
+    made = folder.make(data_dir=str(tmp_path / "more"))
+    assert made.classes == Folder(images).classes + 1 and made.data.identity != Folder(images).data.identity
+    prepare(tmp_path / "more", tmp_path / "made")
+    assert folder.make(data_dir=str(tmp_path / "made")).data.identity == made.data.identity
+    counts = [folder.census(str(tmp_path / name)) for name in ("more", "made")]
+    assert counts[0] == counts[1] and counts[0]["train"]["none"] == 0
 
 
 def test_options_that_the_images_were_not_made_for_are_refused(images: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`suite data`: what it advises works as printed, and what a task does not need is not asked for."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -135,3 +136,22 @@ def test_where_no_share_helps_more_text_is_asked_for(count: int) -> None:
         share = float(preparation._hold_out(draws, held).rpartition("=")[2])
         assert (draws < share).sum() == held
     assert cli.VERBS["data"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data", "dlrm", "--from", "logs", "--to", "file"],
+        ["data", "bert", "--from", "logs", "--to", "file/below"],
+        ["board", "--out", "file", "--without-claims", "--results"],
+        ["report", "--out", "file/report.md"],
+        ["export", "mlperf", "--out", "file"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_where_a_folder_is_needed_is_named(suite: Call, one: Path, tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "logs").mkdir()
+    runs = [str(one)] if words[0] != "data" else []
+    code, text = suite(*words, *runs)
+    assert code == 2 and re.search(r"file.*: a (file of this name exists|part of the path is a file)", text), text

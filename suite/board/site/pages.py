@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from suite import published
+from suite import disk, published
 from suite.board.contest import compare_rows
 from suite.board.groups import SCHEMA, Group, Leaderboard
 from suite.board.news import Addition
@@ -167,5 +167,6 @@ def _json(content: Any) -> str:
 
 
 def _write(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content.rstrip("\n") + "\n", encoding="utf-8", newline="\n")
+    disk.make_folder(path.parent)
+    with disk.report_errors(path):
+        path.write_text(content.rstrip("\n") + "\n", encoding="utf-8", newline="\n")
