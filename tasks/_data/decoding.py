@@ -16,7 +16,17 @@ from suite.contract import UserError
 from suite.tasks._data.folder import Folder
 from suite.tasks._data.prepared import hash_file, report_damage, write_manifest
 from suite.tasks._data.preprocessing import THREADS, resize_shorter_side, resize_to_square
-from suite.tasks._data.shards import FORMAT, MANIFEST, PLAN, RECORD, SHARD, SPLITS, holds_shards, name_shards
+from suite.tasks._data.shards import (
+    FORMAT,
+    MANIFEST,
+    PLAN,
+    RECORD,
+    SHARD,
+    SPLITS,
+    check_finished,
+    holds_shards,
+    name_shards,
+)
 
 AT_ONCE = 64  # images in memory
 
@@ -43,6 +53,7 @@ def prepare(
     Raises:
         UserError: for a directory that is in use, or a file that cannot be read.
     """
+    check_finished(folder)
     if holds_shards(folder):
         raise UserError(f"{folder}: contains prepared images; train from them with data_dir={folder}")
     source, target = Folder(folder, on_error=on_error, classes=classes), Path(target)

@@ -138,7 +138,7 @@ def check_finished(data_dir: str | Path) -> None:
         UserError: with the command that continues it.
     """
     root = Path(data_dir).expanduser()
-    if (root / PLAN).exists() and not (root / MANIFEST).exists():
+    if (root / PLAN).is_file() and not (root / MANIFEST).exists() and not (root / "train").is_dir():
         raise UserError(
             f"{root}: contains an unfinished preparation; use the same 'suite data TASK --from IMAGES --to {root}' "
             "again, which continues it"
