@@ -219,7 +219,9 @@ def test_numbers_as_text():
     assert text.format_ratio(Ratio(1.5, 1.2, 1.8, 0.95, 8)) == "1.5 × (1.2 to 1.8)"
     assert text.format_ratio(Ratio(None, 1.2, math.inf, 0.95, 8)) == "at least 1.2 ×"
     assert text.format_ratio(Ratio(None, 0.0, 1.8, 0.95, 8)) == "at most 1.8 ×"
-    assert text.format_ratio(Ratio(None, 0.0, math.inf, 0.95, 8)).startswith("no ratio")
+    assert text.format_ratio(Ratio(None, 0.0, math.inf, 0.95, 8)) == "no ratio: a target was missed"
+    for one in (Ratio(None, math.inf, math.inf, 0.95, 10), Ratio(None, 0.0, 0.0, 0.95, 10)):
+        assert text.format_ratio(one) == "no ratio: the target was missed too often"
     assert text.format_ratio(Ratio(None, 0.0, 1.8, 0.75, 3)) == "at most 1.8 × (covers 75 %)"
     assert text.format_ratio(Ratio(1.5, 1.2, 1.8, 0.75, 3)) == "1.5 × (1.2 to 1.8; covers 75 %)"
     assert text.format_ratio(Ratio(1.5, 1.2, 1.8, 0.0, 1)) == "1.5 × (one seed)"

@@ -3,12 +3,12 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from suite.entries.intake import find_results
-from suite.load import Plain
+from suite.load import Plain, list_options, read_preset
 from suite.record import record
 from suite.settings import configure
 from suite.settings.effects import differing_keys, select_settings
@@ -20,6 +20,7 @@ ENOUGH = 100  # steps whose mean is taken
 LENGTHS = ("targets", "steps")  # settings of a task that say how long a run is; a step is the same
 OF_OPTIMIZER = ("optimizer.", "schedule.")  # settings that a run with another optimizer does not share
 GIVEN = ("task.variant", "task.data")  # settings of a task that others follow
+# settings of a run, beside its task and optimizer, on which the time of a step depends
 STEP = ("accumulate", "clip_norm", "compile", "deterministic", "device", "precision", "prefetch", "threads")
 
 
@@ -68,11 +69,15 @@ def name_command(run: Run, optimizer: str, directory: Path | None) -> str:
 
     It repeats what the time of a step depends on, whether it was typed or a recipe has set it.
     """
-    words = [f"task={run.task.name}", f"optimizer={optimizer}", f"backend={run.backend}", f"scale={run.scale}"]
+    # the name of a class of another package is its dotted path
+    choice = optimizer if optimizer in list_options("optimizer", directory) else run.optimizer.module.split(".")[-1]
+    words = [f"task={run.task.name}", f"optimizer={choice}", f"backend={run.backend}", f"scale={run.scale}"]
     words += [f"task.batch_size={run.task.batch_size}", f"world={run.world}", f"max_steps={ENOUGH}"]
-    words += [f"comm={run.comm.name}"] if run.world > 1 else []
+    own = optimizer == run.optimizer.name
+    if run.world > 1 and (own or "optimizer" not in read_preset("comm", run.comm.name, directory)):
+        words.append(f"comm={run.comm.name}")
     words += [f"data_dir={quote_text(run.data_dir)}"] if run.data_dir else []
-    wanted = _repeated(run, of_optimizer=optimizer == run.optimizer.name)
+    wanted = _repeated(run, of_optimizer=own)
     for first in (True, False):
         given = _repeated(configure.resolve_training(words, directory), of_optimizer=True)
         differing = [key for key in wanted if given.get(key) != wanted[key] and (not first or key in GIVEN)]
@@ -84,7 +89,8 @@ def _repeated(run: Run, *, of_optimizer: bool) -> dict[str, Plain]:
     """Return the settings, by key, on which the time of a step depends and which a command may have to repeat."""
     groups = ("task.", *OF_OPTIMIZER) if of_optimizer else ("task.",)
     settings = {leaf.key: leaf.value for leaf in run.leaves() if leaf.key in STEP or leaf.key.startswith(groups)}
-    return {key: value for key, value in settings.items() if key.rpartition(".")[2] not in (*LENGTHS, "data_dir")}
+    left_out = (*LENGTHS, "name", "data_dir")
+    return {key: value for key, value in settings.items() if key.rpartition(".")[2] not in left_out}
 
 
 def _name_option(key: str, settings: Mapping[str, Plain]) -> str:
@@ -93,13 +99,11 @@ def _name_option(key: str, settings: Mapping[str, Plain]) -> str:
 
 
 def _render(value: Plain) -> str:
-    """Return a value as Hydra reads it."""
+    """Return a value as Hydra reads it: as JSON, but without quotes around words and around the keys of a group."""
     if isinstance(value, str):
-        return value if re.fullmatch(r"\w+", value) else quote_text(value)
+        return value if value.isidentifier() else quote_text(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{_render(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ",".join(map(_render, value)) + "]"
     return json.dumps(value)
 
 
@@ -117,8 +121,8 @@ def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Pat
     Returns:
         `seconds` by part, the means of a step: `model` (a step with SGD), `optimizer` (what the run's optimizer adds to
         it), `input` (waits for batches, if the results have them) and `network` (if it is projected); `longest`, the
-        longest part; `model`, the result with SGD, and `differs`, the settings of the step in which that run differs.
-        None if a result is missing.
+        longest part; `model`, the result with SGD, and `differs`, in what that run differs. None if a result is
+        missing.
     """
     alone = take_share(run) if projected else run
     mine, plain = find_measured(alone, folder), find_measured(alone, folder, PLAIN)
@@ -132,7 +136,8 @@ def split_step(run: Run, projected: Mapping[str, Any] | None, folder: Path = Pat
         whole = projected["step_seconds"][projected["schedule"]]
         seconds["network"] = max(whole - projected["one_device_seconds"], 0.0)
     longest = max(seconds, key=lambda part: seconds[part])
-    differs = [key for key in plain["differs"] if key in STEP]
+    counted = (*STEP, "comm") if alone.world > 1 else STEP
+    differs = sorted({name for name, *_ in (key.split(".") for key in plain["differs"]) if name in counted})
     return {"seconds": seconds, "longest": longest, "model": plain["result"], "differs": differs}
 
 

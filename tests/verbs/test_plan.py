@@ -194,7 +194,10 @@ def test_plan_names_the_longest_part_of_a_step(suite: Call, one: Path, tmp_path:
     [
         "task=resnet50 optimizer=kfac task.width=4 precision=bfloat16",
         "task=resnet50 optimizer=kfac task.data=shapes task.sources.shapes.options.valid=77 world=2 comm=int8",
-        "task=autoencoder optimizer=kfac task.variant=faces threads=2",
+        "task=autoencoder optimizer=kfac task.variant=faces threads=2 backend=jax",
+        "task=resnet50 optimizer=kfac world=2 comm=kfac_stale",
+        "task=autoencoder 'task.widths=[784,64,8]' optimizer=external optimizer.torch=torch.optim.RMSprop "
+        "'optimizer.arguments={alpha: 0.9}'",
         "task=bert optimizer=lamb task.sparsity=dynamic task.sparse.block=8",
         "task=resnet50 scale=paper optimizer=kfac data_dir='/some photographs'",
         "experiment=A1-12 data_dir=/photographs",
