@@ -19,7 +19,7 @@ PLAIN = "sgd"  # the optimizer whose update costs least: a step with it stands f
 ENOUGH = 100  # steps whose mean is taken
 LENGTHS = ("targets", "steps")  # settings of a task that say how long a run is; a step is the same
 OF_OPTIMIZER = ("optimizer.", "schedule.")  # settings that a run with another optimizer does not share
-GIVEN = ("task.variant", "task.data")  # settings of a task that others follow
+GIVEN = ("task.variant", "task.data")  # settings of a task from which others follow; those are not repeated
 # settings of a run, beside its task and optimizer, on which the time of a step depends
 STEP = ("accumulate", "clip_norm", "compile", "deterministic", "device", "precision", "prefetch", "threads")
 

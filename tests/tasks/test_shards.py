@@ -91,6 +91,8 @@ def test_an_interrupted_preparation_makes_the_shards_that_are_missing_or_changed
         prepare(images, target)
     with pytest.raises(UserError, match=r"unfinished preparation; use the same .* --to \S+/made' again"):
         folder.make(data_dir=str(target), size=40)
+    with pytest.raises(UserError, match="unfinished preparation; use the same"):
+        prepare(target, tmp_path / "other")
     with pytest.raises(UserError, match="unfinished preparation of other images or with other settings"):
         prepare(images, target, side=40)
     written.clear()

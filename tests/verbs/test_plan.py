@@ -216,6 +216,12 @@ def test_the_command_that_a_plan_asks_for_makes_a_run_that_it_takes(words: str) 
         assert name == "sgd" or len(differing) == 1
 
 
+def test_the_command_leaves_out_what_follows_from_the_variant() -> None:
+    run = configure.resolve_training(["task=dlrm", "task.variant=v2", "task.limit=50"])
+    asked = measured.name_command(run, "sgd", None)
+    assert asked.endswith("max_steps=100 task.variant=v2 task.limit=50")
+
+
 def test_plan_loads_no_framework() -> None:
     code, names = loaded("plan", "experiment=A1-12", "--json")
     assert code == 1 and not names & {"torch", "jax", "mlflow"}
