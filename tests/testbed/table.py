@@ -21,9 +21,8 @@ COLUMNS = "{:<18}{:<7}{:>6}{:>15}{:>15}{:>10}{:>10}"
 
 def modes() -> dict[str, CommSettings]:
     """Return the `comm` settings of every preset that has one mode; policies choose among others."""
-    found = {
-        name: configure.resolve_training(["task=resnet50", f"comm={name}"]).comm for name in load.list_options("comm")
-    }
+    words = ["task=resnet50", "optimizer=kfac"]  # the optimizer that every preset can be used with
+    found = {name: configure.resolve_training([*words, f"comm={name}"]).comm for name in load.list_options("comm")}
     return {name: node for name, node in found.items() if not node.policy}
 
 

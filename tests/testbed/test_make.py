@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from suite import load
+from testbed import table
+
 ROOT = Path(__file__).parents[2]
 RIGHT, TABLE, SPEED = (
     "-m pytest tests/testbed -m testbed and not bench",
@@ -25,3 +28,7 @@ def test_all_of_it_runs_and_what_fails_is_not_forgotten(fails: str, tmp_path: Pa
     made = subprocess.run(command, capture_output=True, text=True)
     assert noted.read_text().splitlines() == [RIGHT, TABLE, SPEED], made.stderr
     assert (made.returncode == 0) == (fails == "nothing")
+
+
+def test_the_table_has_every_mode() -> None:
+    assert set(load.list_options("comm")) - set(table.modes()) == {"adaprec", "fastest", "projected"}
