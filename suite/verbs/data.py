@@ -119,8 +119,9 @@ def _print_sources(task: str, runs: Mapping[str, AnyRun], directory: Path | None
     if as_json:
         print(_json({source: _source(run) for source, run in runs.items()}))
         return
+    width = max(map(len, runs))
     for source, run in runs.items():
-        print(f"{source:8}  {_state(run)}")
+        print(f"{source:{width}}  {_state(run)}")
     choices = f" task.data={'|'.join(runs)}" if len(runs) > 1 else ""
     print(f"to choose: {render_command(f'suite +task={task}{choices}', directory)}")
 

@@ -24,7 +24,7 @@ def test_data_says_what_is_here(suite: Call, tmp_path: Path, monkeypatch: pytest
     assert code == 0
     assert digits.startswith("digits") and "real, embedded" in digits and "1,437 train, 360 valid" in digits
     assert shapes.startswith("shapes") and "generated" in shapes
-    assert fashion.startswith("fashion   not here: no files of Fashion-MNIST; use `suite data resnet50 --fetch`, `apt")
+    assert fashion.startswith("fashion  not here: no files of Fashion-MNIST; use `suite data resnet50 --fetch`, `apt")
     assert folder.startswith("folder") and "--from DIR" in folder
     assert choose == "to choose: suite +task=resnet50 task.data=digits|shapes|fashion|folder"
 
@@ -76,7 +76,7 @@ def test_data_says_what_to_type(suite: Call) -> None:
     assert code == 2 and "use --from DIR" in text
     code, text = suite("data", *CONF, "tiny", "--check")
     assert code == 2 and "none of its data is read from a directory" in text
-    assert suite("data", *CONF, "tiny")[1].startswith("tiny      generated")
+    assert suite("data", *CONF, "tiny")[1].startswith("tiny  generated")
     assert "did you mean resnet50" in suite("data", "resnet5")[1]
 
 
