@@ -102,6 +102,8 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
     assert "parameters, gradients and copies in bfloat16 0.238" in text
     assert "warning: memory" not in suite("plan", *words, "accumulate=8")[1]
     assert "set accumulate=16 " in suite("plan", *words, "precision=float32")[1]
+    absurd = f"task.batch_size={10**24}"  # a typing error: it must not be tried number by number
+    assert "set accumulate=" in suite("plan", *words, absurd)[1]
     text = suite("plan", "task=dlrm", "scale=paper")[1]
     assert "parameters and optimizer alone need 179 GiB" in text
     assert "warning: memory" not in suite("plan", "task=dlrm", "scale=paper", "world=4")[1], "tables are split by rows"

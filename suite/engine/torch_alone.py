@@ -23,6 +23,7 @@ from suite.engine.torch_layers import layers_of
 from suite.engine.torch_taps import Taps, tap_layers
 from suite.optimizers._base.torch import widen_floats
 from suite.optimizers._base.torch_observing import Observing
+from suite.optimizers._base.torch_shards import is_sharded
 
 __all__ = ["layers_of", "observed"]
 
@@ -58,9 +59,9 @@ def observed(
         scaler: what scales the loss inside the context, if anything does.
 
     Raises:
-        UserError: the optimizer uses the gradient only, or is none; `counted` is below 1; the model is compiled or
-            lacks one of the layers; a layer's input has no samples; a layer has a gradient and was not called, or was
-            called in several passes.
+        UserError: the optimizer uses the gradient only, or is none; `counted` is below 1; the model is compiled, lacks
+            one of the layers, or has other parameters; a layer's input has no samples; a layer has a gradient and was
+            not called, or was called in several passes.
     """
     inner = optimizer.optimizer if isinstance(optimizer, Wrapper) else optimizer
     if not isinstance(inner, torch.optim.Optimizer):
@@ -73,6 +74,7 @@ def observed(
     inner.forget_cleared()
     tapped = inner.layers if inner.due() else {}
     modules = _find_modules(model, inner.layers)
+    _check_parameters(modules, inner)
     total: dict[str, Tensor] = {}
     observed_layers: set[str] = set()
     samples = 0
@@ -143,3 +145,22 @@ def _find_modules(model: nn.Module, layers: Mapping[str, Layer]) -> dict[str, nn
     if missing := sorted(set(layers) - set(modules)):
         raise UserError(f"observed: the model has no layer {', '.join(missing)}; set layers=layers_of(model)")
     return modules
+
+
+def _check_parameters(modules: Mapping[str, nn.Module], optimizer: Observing) -> None:
+    """Check that the layers' parameters are the optimizer's; `fully_shard` replaces them for a while.
+
+    Raises:
+        UserError: the model is another one than the optimizer's.
+    """
+    known = {id(value): value for group in optimizer.param_groups for value in group["params"]}
+    if any(is_sharded(value) for value in known.values()):
+        return
+    for name, layer in optimizer.layers.items():
+        for parameter in layer.parameters:
+            value = getattr(modules[name], parameter.rpartition(".")[2])
+            if isinstance(value, nn.Parameter) and id(value) not in known:
+                raise UserError(
+                    f"observed: {parameter} of this model is not the optimizer's parameter of that name; pass the "
+                    "model that has the optimizer's parameters, not a copy"
+                )

@@ -103,7 +103,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="read every file, to find the damaged ones")
     parser.add_argument("--json", action="store_true", help="print JSON: {source: {data: {…}, left_out, …}}")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="your own configuration groups")
-    parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="settings of the task, as for a run")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="task.key=value", help="settings as for a run: of the task, or scale="
+    )
     chosen = parser.parse_intermixed_args(arguments)
     if chosen.task is None:  # argparse's own message would also ask for overrides, which are optional
         parser.error(f"TASK is missing; choose one of {', '.join(load.list_options('task', chosen.config_dir))}")

@@ -39,6 +39,7 @@ REFUSED = {
 REFUSED_OF_FLOATS = {"cumsum", "cumsum_"}
 waits: Counter[str] = Counter()  # by line of the suite
 summed: Counter[str] = Counter()  # products of narrow matrices that are summed in float32, by line of the suite
+wide: Counter[str] = Counter()  # operations on the device whose results are arrays in float64, by line of the suite
 pinned: dict[int, Tensor] = {}  # what lies in pinned memory, by address
 
 
@@ -178,8 +179,14 @@ def run_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     result = run(*tree_map(copy_to_host, args), **inner)
     if not to_device:
         return result
+    wide[_find_place()] += on_device and any(is_wide(value) for value in tree_leaves(result))
     wrapped = tree_map(lambda value: OnDevice(value) if isinstance(value, Tensor) else value, result)
     return wrapped if name == "_to_copy" else return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def is_wide(value: Any) -> bool:
+    """Return whether a value is an array in float64, and no single number."""
+    return isinstance(value, Tensor) and value.dtype == torch.float64 and value.numel() > 1
 
 
 def compute_lstm_cell(inputs: Tensor, hidden: Tensor, cell: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,6 +34,7 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
 
     Returns:
         waits: of the host in each step on the device, by line of the suite.
+        wide: number of operations with arrays in float64, by line of the suite.
         summed: number of products of narrow matrices that were summed in float32.
         gap: largest difference of weights on the device and on the CPU.
         share: the norm of all differences, over that of the weights' movement on the CPU.
@@ -41,6 +42,7 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
         kinds: the types of its floating-point state.
     """
     device.summed.clear()
+    device.wide.clear()
     with device.Tensors():
         engine, waits = train(describe(case, "cuda"), steps)
         state = engine.optimizer.state
@@ -52,6 +54,7 @@ def compare(case: Case, steps: int) -> dict[str, Any]:
     moved = {name: value - started[name] for name, value in expected.items()}
     return {
         "waits": waits,
+        "wide": dict(+device.wide),
         "summed": device.summed.total(),
         "gap": engines.gap(reached, expected),
         "share": norm({name: value - reached[name] for name, value in expected.items()}) / norm(moved),

@@ -28,6 +28,7 @@ CALLS = {  # factorisations of the device's own library
 HOST = re.compile(r"callback|infeed|outfeed|stablehlo\.send|stablehlo\.recv|annotate_device_placement")
 STACKS = re.compile(r"custom_call @\w+\(.*: \(tensor<(\d+)x\d+x\d+xf32>")  # factorised in one call
 WIDENING = re.compile(r"\(tensor<[\dx]*bf16>, tensor<[\dx]*bf16>\) -> tensor<[\dx]*f32>")
+NARROW = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*-> tensor<[\dx]*bf16>")
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
 
 
@@ -86,7 +87,12 @@ def test_every_task(task: str, precision: str, monkeypatch: pytest.MonkeyPatch) 
 def test_statistics_and_updates_are_float32_beside_a_model_in_bfloat16(
     optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for texts in lower_programs(describe_run(optimizer, "bfloat16"), monkeypatch).values():
+    narrow = {}
+    for name in ("sgd", optimizer):
+        lowered = lower_programs(describe_run(name, "bfloat16"), monkeypatch)
+        narrow[name] = [max(len(NARROW.findall(text)) for text in lowered[platform]) for platform in PLATFORMS]
+    assert narrow[optimizer] == narrow["sgd"], "the model's products alone have bfloat16 results"
+    for texts in lowered.values():
         products = [line for text in texts for line in PRODUCT.findall(text)]
         assert any("bf16>" in line for line in products) and any("f32>" in line for line in products)
         statistics = [line for line in products if WIDENING.search(line)]  # products in bfloat16, sums in float32

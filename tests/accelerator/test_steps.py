@@ -62,6 +62,7 @@ def check(case: dict[str, Any], most: int = 0, usual: int = 0, last: int = 0, *,
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer(optimizers: Found, name: str) -> None:
     check(optimizers[name], *WAITS.get(OPTIMIZERS[name][0], ()))
+    assert not optimizers[name]["wide"]
     assert bool(optimizers[name]["summed"]) == (name == "kfac bfloat16")  # products of its statistics
 
 

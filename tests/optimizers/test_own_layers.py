@@ -1,5 +1,6 @@
 """Layers whose classes, hooks or calls a user wrote: right statistics, or an error that names the cause."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -160,3 +161,16 @@ def test_calls_in_flax_with_other_numbers_of_samples_are_named() -> None:
     optimizer = vogn_in_jax(layers=jax_alone.layers_of(loss, params, x), shapes=jax_alone.shapes_of(params), samples=4)
     with pytest.raises(UserError, match="lengths are Dense_0 1, Dense_0 4"):
         jax_alone.observing(loss, optimizer)(params, optimizer.init(params), x)
+
+
+@pytest.mark.parametrize("other", ["a copy", "another first layer"])
+def test_a_model_with_other_parameters_is_refused(other: str) -> None:
+    """Its statistics would be those of other weights."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = kfac(model.named_parameters(), layers=layers_of(model), lr=0.1)
+    if other == "a copy":
+        model = copy.deepcopy(model)
+    else:
+        model[0] = nn.Linear(3, 4)
+    with pytest.raises(UserError, match=r"0\.weight of this model is not the optimizer's"), observed(model, optimizer):
+        pytest.fail("it was accepted")

@@ -47,8 +47,7 @@ def test_a_plan_and_a_list_of_data_read_the_alternatives(suite: Call) -> None:
     assert code == 0 and "steps       40 at most, of 32 samples" in text and "top1>=80" in text, text
     code, text = suite("data", "tinier", *CONF)
     assert code == 0 and text.splitlines()[:2] == [
-        f"{name}  generated, by seed   tiny: 1,000,000 train, 22 valid; generated:tiny@1"
-        for name in ("easy", "hard")
+        f"{name}  generated, by seed   tiny: 1,000,000 train, 22 valid; generated:tiny@1" for name in ("easy", "hard")
     ]
 
 
