@@ -28,10 +28,11 @@ def describe_task(run: AnyRun, directory: Path | None = None) -> tuple[Task, lis
     try:
         return execution.make_task(run, directory), []
     except UserError as error:
-        if "data_dir" not in run.task.options().get("source", {}):
+        source = run.task.options().get("source", {})
+        if "data_dir" not in source:
             raise
         reason, _, _ = str(error).partition(". ")
-        advice = "" if "data_dir=" in reason else "; set data_dir=DIRECTORY"
+        advice = "" if source["data_dir"] or "data_dir=" in reason else "; set data_dir=DIRECTORY"
         return execution.make_task(run, directory, absent=True), [f"data: {reason}{advice}"]
 
 

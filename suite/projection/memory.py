@@ -6,6 +6,7 @@ estimates the activations of one micro-batch. Not counted: work space of kernels
 the framework itself, and differences between jax and torch.
 """
 
+import itertools
 import math
 import os
 import shutil
@@ -27,7 +28,7 @@ AVERAGES = (
 )  # settings that each imply one array of the parameters' size
 FACTORED = ("linear", "conv2d")  # kinds of layers with one matrix for the inputs and one for the outputs
 MATRICES = 2  # for each of the two: statistics, and their inverse, root or basis
-MOST = 2**20  # micro-batches that are tried one by one
+MOST = 2**20  # values of `accumulate=` that are tried one by one, before the largest
 SURE = 1.05  # activations are estimated within 5 % (tests/test_memory.py), parameters exactly
 USUAL = 80 * 2**30  # bytes of the accelerator that is assumed if there is none: A100 and H100 (NVIDIA's data sheets)
 
@@ -79,8 +80,8 @@ def format_gib(count: int) -> str:
 def _advise_size(run: Run, task: Task, needed: Mapping[str, int], capacity: int) -> str:
     """Advise how a run fits into a device's memory: the smallest `accumulate=` for which the estimate fits."""
     fixed, share = needed["parameters"] + needed["optimizer"], task.batch_size // run.world // task.group
-    # the smallest that fits and divides the share; of an absurdly large share, the share itself
-    for accumulate in (*range(run.accumulate + 1, min(share, MOST) + 1), share):
+    larger = range(run.accumulate + 1, share + 1)
+    for accumulate in itertools.chain(larger[:MOST], larger[-1:]):
         activations = needed["activations"] * run.accumulate // accumulate
         if not share % accumulate and fixed + activations <= capacity:
             return f"set accumulate={accumulate} for smaller micro-batches"

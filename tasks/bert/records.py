@@ -16,8 +16,9 @@ from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, repor
 from suite.tasks.bert.preparation import FORMAT, MANIFEST, SPLITS, VOCABULARY
 from suite.tasks.bert.sample import Hiding, make_record_type
 
-HOW = "Make them from text, at the run's scale: suite data bert --from TEXT --to DIR scale=SCALE, then set data_dir=DIR"
-AGAIN = "prepare the text again: suite data bert --from TEXT --to DIR"
+PREPARE = "suite data bert --from TEXT --to DIR scale=SCALE"
+HOW = f"Make them from text, at the run's scale: {PREPARE}, then set data_dir=DIR"
+AGAIN = f"prepare the text again, at the run's scale: {PREPARE}"
 MAPS = 64  # shards that are open at once; each uses a file descriptor
 
 
@@ -53,7 +54,7 @@ class Source:
             if name in required and required[name] != value:
                 raise UserError(
                     f"{self.root}: the records were made with {name}={value}, but the run has {required[name]}; "
-                    f"set task.{name}={str(value).lower()}, or use other records. {HOW}"
+                    f"set task.{name}={str(value).lower()}, or make other records, at the run's scale: {PREPARE}"
                 )
         faults = {shard["file"]: fault for shard in _shards(manifest) if (fault := _change(prepared, shard))}
         if faults and on_error != "skip":

@@ -109,6 +109,20 @@ def test_text_of_one_document_is_told_what_helps(suite: Call, tmp_path: Path) ->
     composes(text.splitlines()[-1])
 
 
+def test_records_are_prepared_for_the_scale_that_the_error_asks_for(suite: Call, tmp_path: Path) -> None:
+    (tmp_path / "three.txt").write_text(("The cat sat on the mat. The dog did not see it. " * 20 + "\n\n") * 3)
+    words = ["data", "bert", "--from", "three.txt", SMALL_BERT, "task.sources.records.prepare.valid=0.4"]
+    planned = ["plan", "task=bert", "scale=gpu", "device=cpu", "accumulate=256"]
+    assert suite(*words, "--to", "small")[0] == 0
+    code, text = suite(*planned, "data_dir=small")
+    assert code == 1 and "with sequence=64, but the run has 128" in text, text
+    assert text.rstrip().endswith("at the run's scale: suite data bert --from TEXT --to DIR scale=SCALE")
+    code, text = suite(*words, "--to", "large", "scale=gpu")
+    assert code == 0, text
+    code, text = suite(*planned, "data_dir=large")
+    assert code == 0, text
+
+
 def test_each_advice_on_the_share_differs_from_the_last(suite: Call, tmp_path: Path) -> None:
     """Documents of one short sentence make no pair by themselves; two that are held out together do."""
     source = tmp_path / "short.txt"
