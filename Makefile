@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # the files in which tests are marked; the others are not even read
 QUICK = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.quick' tests)
 
-.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps rivals lint docs matrix grid
+.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps rivals outside lint docs matrix grid
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -65,6 +65,11 @@ steps: setup
 rivals: setup
 	$(BIN)/pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[rivals]'
 	$(BIN)/python -m pytest tests/bench/test_rivals.py -m bench
+
+# every optimizer of other packages against a loop by hand, into docs/outside.md; about ten minutes
+outside: setup
+	$(BIN)/pip install -qq --constraint constraints.txt --no-build-isolation --editable '.[outside]'
+	$(BIN)/python tests/outside_optimizers.py
 
 # steps and inverse roots on an accelerator; untried where there was none
 bench-gpu: setup

@@ -51,7 +51,7 @@ class CommSettings(Declared):
     )
     piece_kib: float = setting(
         ...,
-        "encode what goes to other hosts in pieces of about this size, in KiB; 0: in one piece",
+        "encode what goes to other hosts in pieces of about this size, in KiB, at most about 16; 0: in one piece",
         at_least=0,
     )
     schedule: Part = setting(..., "when gradients are sent", before={"module": "suite.comm.schedules.sync"})

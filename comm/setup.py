@@ -13,7 +13,7 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Member, Policy, Schedule, Topology, check
 from suite.comm.policies._policy import Situation
 from suite.comm.settings import UNENCODED, ChannelSettings, CommSettings
-from suite.contract import Layer, Spec, UserError
+from suite.contract import Layer, Spec, UserError, suggest_names
 from suite.nodes import Part
 
 KIBI, MEBI = 2**10, 2**20
@@ -52,7 +52,7 @@ def make_channels(
     parameter_kinds = find_kinds(task)
     for name in kinds:
         if name not in (choices := {*parameter_kinds.values(), "linear", "conv2d", "embedding", "batchnorm", REST}):
-            raise UserError(f"comm.kinds.{name}: no such kind of layer; {load.suggest_names(name, choices)}")
+            raise UserError(f"comm.kinds.{name}: no such kind of layer; {suggest_names(name, choices)}")
     default = make(comm)
     factors = make(merge_channel(comm, comm.factors).model_copy(update={"feedback": False}))
     if factors.codec.draws:
@@ -60,19 +60,18 @@ def make_channels(
             "comm.factors.codec: rounds at random, which refreshes of factors do not support; "
             "set a codec that rounds to nearest"
         )
-    topology, schedule = comm.topology.module, comm.schedule.module
     _no_options(comm.schedule, "comm.schedule")
     return Channels(
         default=default,
         factors=factors,
         symmetric=comm.factors.symmetric,
-        schedule=_schedule(schedule, backend),
-        delays=load.load_member(schedule).REMEMBERS,
-        overlaps=vars(load.load_member(schedule)).get("OVERLAPS", False),
+        schedule=_schedule(comm.schedule, backend),
+        delays=comm.schedule.member.REMEMBERS,
+        overlaps=vars(comm.schedule.member).get("OVERLAPS", False),
         kinds=kinds,
         kind_of=parameter_kinds,
         bucket_bytes=round(comm.bucket_mib * MEBI),
-        locals=count_ranks_per_host(comm.ranks_per_host, world) if load.load_member(topology).LEVELS > 1 else None,
+        locals=count_ranks_per_host(comm.ranks_per_host, world) if comm.topology.member.LEVELS > 1 else None,
     )
 
 
@@ -124,7 +123,7 @@ def merge_channel(comm: CommSettings, changes: ChannelSettings) -> CommSettings:
 def keeps_state(comm: CommSettings) -> bool:
     """Return whether anything is kept from step to step: residuals, or gradients that are sent later."""
     feedback = comm.feedback or any(kind.feedback for kind in comm.kinds.values())
-    return feedback or load.load_member(comm.schedule.module).REMEMBERS
+    return feedback or comm.schedule.member.REMEMBERS
 
 
 def make_channel(comm: CommSettings, backend: str | None, compiles: bool = False) -> Channel:
@@ -135,22 +134,21 @@ def make_channel(comm: CommSettings, backend: str | None, compiles: bool = False
     """
     _no_options(comm.algorithm, "comm.algorithm")
     _no_options(comm.topology, "comm.topology")
-    algorithm = comm.algorithm.module
     parts = Channel(
         codec=make_codec(comm.codec, backend, compiles),
         inner=make_codec(comm.inner, backend, compiles),
-        algorithm=_member(algorithm, Algorithm, backend),
-        topology=_member(comm.topology.module, Topology, backend),
+        algorithm=_member(comm.algorithm, Algorithm, backend),
+        topology=_member(comm.topology, Topology, backend),
         feedback=comm.feedback,
         piece_bytes=comm.piece_kib * KIBI or float("inf"),
     )
-    if comm.inner.module != UNENCODED and load.load_member(comm.topology.module).LEVELS == 1:
+    if comm.inner.module != UNENCODED and comm.topology.member.LEVELS == 1:
         raise UserError(
             f"codec {_short(comm.inner.module)} within a host: topology {_short(comm.topology.module)} has one level, "
             "and does not use it; set comm.inner=float32, or comm.topology=two_level"
         )
-    if load.load_member(algorithm).CLOSED and (parts.feedback or not parts.codec.closed):
-        pair = f"codec {_short(comm.codec.module)} with algorithm {_short(algorithm)}"
+    if comm.algorithm.member.CLOSED and (parts.feedback or not parts.codec.closed):
+        pair = f"codec {_short(comm.codec.module)} with algorithm {_short(comm.algorithm.module)}"
         why = (
             "its payloads cannot be added up"
             if not parts.codec.closed
@@ -166,11 +164,9 @@ def make_codec(part: Part, backend: str | None, compiles: bool = False) -> Codec
     Raises:
         UserError: for an option that it does not have, or a value out of its range.
     """
-    module = part.module
-    check(module, Member, load.load_member(module))
-    half = load.load_half(module, backend) if backend else load.load_member(module)
-    load.check_names(half, "make")
-    return replace(load.make_member(half.make, part, "comm.codec"), compiles=compiles)
+    check(part.module, Member, part.member)
+    codec: Codec = part.build(backend)
+    return replace(codec, compiles=compiles)
 
 
 def count_local_ranks(world: int) -> int:
@@ -206,13 +202,13 @@ def find_kinds(task: Described) -> dict[str, str]:
     return {name: weights.get(name, REST) for name, spec in task.shapes().items() if spec.kind == "parameter"}
 
 
-def _schedule(module: str, backend: str | None) -> ModuleType:
+def _schedule(part: Part, backend: str | None) -> ModuleType:
     """A schedule's file for one backend; without a backend, its module.
 
     Raises:
         UserError: naming what it lacks.
     """
-    common = load.load_member(module)
+    module, common = part.module, part.member
     check(module, Schedule, common, later=("projected",))  # only `suite plan` needs it
     if backend is None:
         return common
@@ -223,9 +219,9 @@ def _schedule(module: str, backend: str | None) -> ModuleType:
     return half
 
 
-def _member(module: str, protocol: type, backend: str | None) -> Any:
+def _member(part: Part, protocol: type, backend: str | None) -> Any:
     """An algorithm or topology as one backend runs it; without a backend only its attributes and traffic are used."""
-    common = load.load_member(module)
+    module, common = part.module, part.member
     if backend is None:
         check(module, protocol, common, later=IN_FRAMEWORK_FILES)
         return common
@@ -236,9 +232,9 @@ def _member(module: str, protocol: type, backend: str | None) -> Any:
 
 def _policy(part: Part, candidates: list[str], kinds: list[str]) -> None:
     """Check a policy and its options; the generator that `decide` returns is not started."""
-    member = load.load_member(part.module)
-    check(part.module, Policy, member)
-    load.make_member(member.decide, part, "comm.policy", candidates, kinds, Situation(0, 0, (), float("inf")))
+    check(part.module, Policy, part.member)
+    start = Situation(0, 0, (), float("inf"))
+    part.call(part.member.decide, candidates, kinds, start, place="comm.policy")
 
 
 def _no_options(part: Part, place: str) -> None:

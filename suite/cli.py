@@ -6,20 +6,23 @@ import importlib
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite import __version__, disk
-from suite.contract import UserError
-from suite.load import list_options, search_working_directory, suggest_names
+from suite import __version__, disk, output, signals
+from suite.contract import UserError, suggest_names
+from suite.load import list_options, search_working_directory
 from suite.settings.overrides import CHOICES, add_directory, expand_sweep, split_directory
+from suite.threads import limit_spinning
 
 if TYPE_CHECKING:
     from suite.settings.run import AnyRun
 
 VERBS = {
     "list": "suite.verbs.list",
+    "new": "suite.verbs.new",
     "plan": "suite.verbs.plan",
     "data": "suite.verbs.data",
     "tune": "suite.verbs.tune",
@@ -40,7 +43,8 @@ HELP = """suite: published claims of large-scale training as commands, in PyTorc
   suite -m task=resnet50 optimizer=sgd,kfac seed=0,1,2  a sweep, one process per run
   suite experiment=A1-12                                a published row, as printed
 
-  suite list | plan | data | tune | verify | sync       each with --help
+  suite --version                                       also the commit
+  suite list | plan | data | tune | verify | sync | new each with --help
   suite reproduce | report | board | submit | export | regress | counters
 
 Groups (group=choice):
@@ -56,31 +60,40 @@ SWEEP = ("-m", "--multirun")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the `suite` script; returns the exit code.
 
-    0 completed and recorded, 1 failed, 2 bad usage, 3 target missed under require=target, 130 and 143 interrupted.
+    0 completed and recorded, 1 failed, 2 bad usage, 3 target missed under require=target, 129, 130 and 143 interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     search_working_directory()
+    limit_spinning(os.environ)  # before a library loads OpenMP; processes that this one starts inherit it
+    with output.drop_unwritable() as descriptors:
+        code = _report_errors(arguments)
+        sys.stdout.flush()
+        lost = next((one.lost for one in descriptors if one.lost and one.lost.errno != errno.EPIPE), None)
+        if lost:  # a closed pipe is no error: its reader has read enough, as `head` does
+            print(f"suite: output was lost: {disk.explain_error(lost)}", file=sys.stderr)
+        is_verb = bool(arguments) and arguments[0] in VERBS
+        return code or (2 if lost and is_verb else 0)  # a run is what its training was
+
+
+def _report_errors(arguments: list[str]) -> int:
+    """Do what was asked; print an error that is the user's or the machine's in one line."""
     try:
         return _dispatch(arguments)
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
-        return 2
     except OSError as error:
-        if error.errno == errno.EPIPE:  # the reader of the output has closed the pipe, as `head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         if error.errno not in disk.PASSING:
             raise
-        print(f"suite: {error.filename or 'standard output'}: {disk.explain_error(error)}", file=sys.stderr)
-        return 2
+        print(f"suite: {error.filename or 'a file'}: {disk.explain_error(error)}", file=sys.stderr)
+    return 2
 
 
 def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in VERBS:
         return importlib.import_module(VERBS[first]).main(arguments[1:])
-    if arguments == ["--version"]:
-        print(f"suite {__version__}")
+    if "--version" in arguments:
+        print(_version())
         return 0
     if {"--help", "-h"} & set(arguments):
         print(_help(arguments))
@@ -103,7 +116,18 @@ def _dispatch(arguments: list[str]) -> int:
     runs = [resolve(command, directory) for command in commands]  # every run is checked before the first one starts
     for run, command in zip(runs, commands, strict=True):
         reject_unread(run, command, directory)
+    if sweep:
+        commands, runs = _drop_equal(commands, runs)
     return _run_all(commands, runs, directory, apart=sweep)
+
+
+def _version() -> str:
+    """Return the version, and in a checkout the commit."""
+    from suite.record.environment import read_revision
+
+    commit, dirty = read_revision()
+    changes = ", with uncommitted changes" if dirty else ""
+    return f"suite {__version__}" + (f" (commit {commit}{changes})" if commit else "")
 
 
 def _help(arguments: list[str]) -> str:
@@ -112,6 +136,24 @@ def _help(arguments: list[str]) -> str:
     groups = {group: ", ".join(list_options(group, directory)) for group in CHOICES}
     wrap = functools.partial(textwrap.fill, width=110, subsequent_indent=" " * 14)
     return HELP.format(groups="\n".join(wrap(f"  {group:<11} {names}") for group, names in groups.items()))
+
+
+def _drop_equal(commands: list[list[str]], runs: "list[AnyRun]") -> "tuple[list[list[str]], list[AnyRun]]":
+    """Leave out the runs of a sweep that an earlier one equals, which it would find finished; say so."""
+    from suite.settings.effects import hash_run
+
+    places: set[tuple[str, str | None]] = set()
+    kept: list[int] = []
+    for index, run in enumerate(runs):
+        place = hash_run(run), run.run_dir
+        if place not in places or run.force:
+            kept.append(index)
+        else:
+            words = " ".join(commands[index])
+            print(f"note: {words}: the same run as an earlier one of this sweep; it runs once. For more runs of one "
+                  "command, set repeat=N", file=sys.stderr)  # fmt: skip
+        places.add(place)
+    return [commands[index] for index in kept], [runs[index] for index in kept]
 
 
 def _run_all(commands: list[list[str]], runs: "list[AnyRun]", directory: Path | None, *, apart: bool) -> int:
@@ -134,26 +176,27 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", directory: Path | 
 
     first = runs[0]
     launch = load.load_member(first.launch.module if isinstance(first, Run) else "suite.launch.local").launch
-    parent = _start_sweep(first) if apart else None
-    codes, launched = [], []
-    for overrides, run in zip(commands, runs, strict=True):
-        typed = add_directory(overrides, directory)
-        for replicate in range(run.repeat):
-            directories: list[Path] = []
-            repeated = run.model_copy(update={"force": run.force or replicate > 0})
-            try:
+    typed = [add_directory(overrides, directory) for overrides in commands]
+    codes: list[int] = []
+    launched: list[tuple[list[str], Path | None]] = []
+    with _sweep_parent(first, typed, codes) if apart else nullcontext() as parent:
+        for overrides, words, run in zip(commands, typed, runs, strict=True):
+            for replicate in range(run.repeat):
+                directories: list[Path] = []
+                repeated = run.model_copy(update={"force": run.force or replicate > 0})
                 alone = not apart and run.repeat == 1
-                codes.append(
-                    launch(repeated, typed, apart=not alone, parent=parent, report_directory=directories.append)
-                )
-            except UserError as error:
-                if len(runs) == 1:
-                    raise
-                print(f"suite: {error}", file=sys.stderr)
-                codes.append(2)
-            launched.append((overrides, directories[0] if directories else None))
-            if codes[-1] in (130, 143):
-                return codes[-1]
+                try:
+                    codes.append(
+                        launch(repeated, words, apart=not alone, parent=parent, report_directory=directories.append)
+                    )
+                except UserError as error:
+                    if len(runs) == 1:
+                        raise
+                    print(f"suite: {error}", file=sys.stderr)
+                    codes.append(2)
+                launched.append((overrides, directories[0] if directories else None))
+                if codes[-1] in signals.CODES.values():
+                    return codes[-1]
     if len(launched) > 1:
         from suite.track import sweep
 
@@ -161,17 +204,38 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", directory: Path | 
     return max(codes, key=lambda code: (code == 1, code == 2, code))
 
 
-def _start_sweep(run: "AnyRun") -> str | None:
-    """Create the MLflow run below which a sweep's runs are shown; None without tracking."""
-    if run.track.name == "none":
-        return None
-    from suite.track import mlflow
+@contextmanager
+def _sweep_parent(run: "AnyRun", commands: Sequence[Sequence[str]], codes: Sequence[int]) -> Iterator[str | None]:
+    """Keep the MLflow run below which a sweep's runs are shown, and set its state at the end.
 
+    Args:
+        run: the first run.
+        commands: what is typed for each run.
+        codes: exit codes of the runs, as they end.
+
+    Yields:
+        The id of the MLflow run; None without tracking.
+    """
+    if run.track.name == "none":
+        yield None
+        return
+    from suite.track import parent
+
+    number = None
     try:
-        return mlflow.parent_run("sweep", like=run)
+        number = parent.start_sweep(commands, like=run)
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
-        return None
+    whole = False
+    try:
+        yield number
+        whole = not set(codes) & set(signals.CODES.values())
+    finally:
+        if number:
+            try:
+                parent.end_sweep(number, codes, whole=whole)
+            except UserError as error:
+                print(f"suite: {error}", file=sys.stderr)
 
 
 def _print_run(arguments: list[str]) -> int:

@@ -1,8 +1,8 @@
 """How settings are declared: once, with type, default, range, meaning, and what they affect.
 
-`<member>/settings.py` holds a class `Settings(Declared)`. The torch class, the jax function and the reference take
-their arguments from it, `described` writes them into signature and docstring, the configuration is checked against it,
-and `python -m suite.settings.presets` writes `conf/optimizer/<member>.yaml` from it.
+A member's `settings.py` or `__init__.py` holds a class `Settings(Declared)`. The torch class, the jax function and the
+reference take their arguments from it, `describe_settings` writes them into signature and docstring, the configuration
+is checked against it, and `python -m suite.settings.presets` writes `conf/optimizer/<member>.yaml` from it.
 
 `affects` says what a setting can change: the trained weights (`weights`), what is measured and how (`measurement`:
 data, model, metric, cadence), and the seconds (`time`). `role` is `setting`, `replicate` (a repetition of the same
@@ -23,8 +23,7 @@ from annotated_types import Ge, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
-from suite.contract import UserError
-from suite.load import suggest_names
+from suite.contract import UserError, suggest_names
 
 Described = TypeVar("Described", bound=Callable[..., Any])
 Fields = TypeVar("Fields", bound="Declared")
@@ -183,6 +182,7 @@ class Declared(BaseModel):
             return f"{place}{'.'.join(map(str, problem['loc']))}={shown}: must be {wanted}"
         words = {
             "greater_than_equal": f"at least {_show_limit(limits.get('ge', 0))}",
+            "greater_than": f"at least {limits.get('gt', 0) + 1}",  # of whole numbers
             "less_than_equal": f"at most {_show_limit(limits.get('le', 0))}",
             "less_than": f"below {_show_limit(limits.get('lt', 0))}",
             "literal_error": f"one of {', '.join(cls.choices(name))}",

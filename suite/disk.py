@@ -224,9 +224,11 @@ def read_yaml(path: Path, remedy: str = REMEDY) -> Any:
     """
     import yaml
 
+    from suite.load import from_yaml  # the command line needs neither
+
     text = read_text(path, remedy=remedy)
     with report_damage(path, remedy):
         try:
-            return yaml.safe_load(text)
+            return from_yaml(text, bounded=True)
         except yaml.YAMLError as error:
             raise ValueError(str(error)) from error

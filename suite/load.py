@@ -5,27 +5,23 @@ outside the tree is named by its module in a configuration, as in `module: mylab
 """
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from suite.contract import UserError
 
-if TYPE_CHECKING:
-    from suite.declared import Declared
-    from suite.nodes import Part
-
 Plain: TypeAlias = bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plain"] | None  # as JSON and YAML have
 BACKENDS = ("torch", "jax")
-MOST_NAMES = 30  # in a message about an unknown name
+DECLARES = re.compile(r"^class Settings\((\w+\.)*Declared\)", re.MULTILINE)
 GROUPS = {
     "tasks": "suite.tasks",
     "optimizers": "suite.optimizers",
@@ -78,25 +74,45 @@ def read_preset(group: str, name: str | None, directory: Path | None = None) -> 
     return from_yaml(paths[-1].read_text()) if paths else {}
 
 
-def from_yaml(text: str) -> Any:
-    """Return the content of a YAML text, by the parser in C where PyYAML has one; it takes a tenth of the time."""
+def from_yaml(text: str, *, bounded: bool = False) -> Any:
+    """Return the content of a YAML text, by the parser in C where PyYAML has one; it takes a tenth of the time.
+
+    Args:
+        text: of a file.
+        bounded: use the parser in Python, which raises `RecursionError` where nesting is too deep.
+
+    Raises:
+        yaml.YAMLError: also for a key that a mapping has twice; PyYAML itself would take the last.
+    """
     import yaml
 
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(text, Loader=_make_loader(bounded=bounded))
+
+
+@cache
+def _make_loader(*, bounded: bool) -> Any:
+    import yaml
+
+    base: Any = yaml.SafeLoader if bounded else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(base):
+        """Refuses repeated keys."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen = set[tuple[str, str]]()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if (key.tag, key.value) in seen:
+                    cause = f"the key {key.value!r} occurs more than once"
+                    raise yaml.constructor.ConstructorError(None, None, cause, key.start_mark)
+                seen.add((key.tag, key.value))
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def is_node(value: object) -> TypeGuard[dict[str, Any]]:
     """Return whether a value of a YAML or JSON file is a group of named values."""
     return isinstance(value, dict)
-
-
-def suggest_names(name: str, names: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest names, or all of them, up to MOST_NAMES."""
-    names = sorted(set(names))
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"there are {', '.join(names[:MOST_NAMES]) or 'none'}{', …' if len(names) > MOST_NAMES else ''}"
 
 
 def check_framework(backend: str) -> None:
@@ -225,31 +241,19 @@ def read_source(module: str) -> Path:
     raise UserError(f"{module}: no such module; check `module:` in its YAML file")
 
 
-def load_settings(module: str) -> "type[Declared] | None":
-    """Return the settings that a member declares in its `settings.py`; None for a member without this file.
-
-    The member's package is not imported, because a configuration is checked before any data or framework is needed.
-
-    Raises:
-        UserError: the member does not exist.
-    """
-    folder = package_folder(module)
-    path = folder / "settings.py" if folder else None
-    if path is None or not path.exists():
-        return None
-    name = f"{module}.settings"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec and spec.loader
-        sys.modules[name] = loaded = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-    return sys.modules[name].Settings
-
-
 def declares_settings(module: str) -> bool:
-    """Return whether a module is here and has a `settings.py`. Nothing is imported."""
-    folder = package_folder(module) if is_here(module) else None
-    return folder is not None and (folder / "settings.py").exists()
+    """Return whether a module is here and declares its settings. Nothing is imported."""
+    return is_here(module) and find_settings(package_folder(module)) is not None
+
+
+def find_settings(folder: Path | None) -> Path | None:
+    """Return the file of a member's folder that declares its settings."""
+    if folder is None:
+        return None
+    own, member = folder / "settings.py", folder / "__init__.py"
+    if own.exists():
+        return own
+    return member if member.exists() and DECLARES.search(member.read_text(encoding="utf-8")) else None
 
 
 def is_here(module: str) -> bool:
@@ -281,32 +285,3 @@ def package_folder(module: str) -> Path | None:
             raise UserError(f"{module}: no module {missing}; check `module:` in its YAML file")
         folders = found
     return folders[0] if folders else None
-
-
-def make_member(make: Callable[..., Any], part: "Part", place: str, *positional: Any, **named: Any) -> Any:
-    """Call a member's `make` with its options.
-
-    Args:
-        make: the member's `make`.
-        part: the member's settings.
-        place: their dotted key, for errors.
-        positional: further arguments.
-        named: further arguments by name.
-
-    Returns:
-        What `make` returns.
-
-    Raises:
-        UserError: the member does not have one of the options, or does not define a method that it must have.
-    """
-    try:
-        return make(*positional, **named, **part.options())
-    except TypeError as error:
-        if missing := re.search(r"abstract methods? (.+)", str(error)):
-            raise UserError(f"{part.module}: does not define {missing[1]}") from error
-        if "unexpected keyword argument" not in str(error):
-            raise
-        option, name = str(error).rpartition(" ")[2].strip("'"), part.module.rpartition(".")[2]
-        raise UserError(
-            f"{place}.{option}: {name} has no such option; you typed it, or a preset of another member sets it"
-        ) from error

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from suite import load
+from suite.nodes import load_settings
 
 SHAPES = {"matrix": (4, 3), "filter": (2, 3, 3, 2), "bias": (5,), "scale": ()}
 STEPS = 10
@@ -29,7 +29,7 @@ def pulled(params: Tree, step: int) -> Tree:
 
 def chosen(name: str, values: Tree) -> Any:
     """Return the settings of one of the suite's optimizers: these values, and the defaults of the others."""
-    declared = load.load_settings(f"suite.optimizers.{name}")
+    declared = load_settings(f"suite.optimizers.{name}")
     assert declared is not None
     return declared.given(values)
 

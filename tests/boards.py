@@ -3,19 +3,46 @@
 `PYTHONPATH=. .venv/bin/python tests/boards.py` writes the golden files of the site again (tests/golden/site).
 """
 
+import hashlib
 import shutil
 import tempfile
 from pathlib import Path
 
-from suite.board.groups import rank_results
+from suite.board.groups import Leaderboard, rank_results
 from suite.board.news import Addition
 from suite.board.site import pages
 from suite.claims.claim import Check, Claim, Measure, Region
 from suite.claims.standing import Measured, Standing
+from suite.record.record import make_result
 from suite.settings.configure import resolve
 
+ENVIRONMENT = {"suite": "0", "python": "3.11", "system": "Linux", "cpu": "Some CPU", "cores": 2, "memory_bytes": 2**30}
+ENVIRONMENT |= {"frameworks": {}, "packages": "0" * 16, "source": "0" * 16, "commit": "abc" + "0" * 37, "threads": 2}
 RUN = resolve(["task=resnet50", "recipe=null", "track=none"]).plain()
 TARGET = {"metric": "top1", "value": 85.0, "higher_is_better": True}
+
+
+def digest(text, length):
+    """Return a hash of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def point(step, value):
+    """An evaluation at a step; two seconds a step."""
+    seconds = 2.0 * step
+    return {
+        "step": step,
+        "samples": 64 * step,
+        "train_seconds": seconds,
+        "wall_seconds": seconds,
+        "metrics": {"top1": value},
+    }
+
+
+def rung(**entry):
+    """A target of the ladder, with the entries that are missing."""
+    label, seconds = f"{entry['metric']}_{entry['value']:g}", entry["train_seconds"]
+    return {"label": label, "samples": None, "wall_seconds": seconds, "bracket": [None, entry["step"]]} | entry
 
 
 def result(
@@ -33,6 +60,7 @@ def result(
     dirty=False,
     execution="a",
     targets=None,
+    curve=None,
     published=(),
     task=None,
     samples=None,
@@ -47,8 +75,9 @@ def result(
     last = step if reached else budget
     return {
         "schema": 1,
-        "hash": f"{optimizer}{lr}",
-        "execution_id": execution,
+        "hash": digest(f"{optimizer}{lr}", 12),
+        "execution_id": digest(execution, 32),
+        "fingerprint": "0" * 16,
         "spec": {
             "task": "resnet50",
             "variant": "base",
@@ -78,31 +107,54 @@ def result(
             "identity": "0123456789abcdef",
             "samples": samples or {"train": 1437, "valid": 360},
             "note": "",
+            "skipped": [],
+            "label": "real:digits",
         },
         "parameters": parameters,
-        "environment": {"cpu": "Some CPU", "commit": "abc", "dirty": dirty, "threads": 2},
+        "environment": {**ENVIRONMENT, "dirty": dirty},
         "segments": [{"step": 0, "resumed": False, "device": device}],
         "tuning": {"source": "conf/recipe", "trials": trials},
         "precision": "float32",
-        "curve": [
-            {"step": point, "samples": 64 * point, "train_seconds": 2.0 * point, "metrics": {"top1": 50.0}}
-            for point in (last - every, last)
-        ],
-        "targets": [{**TARGET, **crossing}] if targets is None else targets,
+        "deterministic": True,
+        "curve": [point(step, 50.0) for step in (last - every, last)] if curve is None else curve,
+        "targets": [rung(**entry) for entry in ([{**TARGET, **crossing}] if targets is None else targets)],
         "outcome": {"kind": kind},
+        "steps": 0,
+        "samples": 0,
+        "step_seconds": {"p50": None, "p99": None},
+        "train_seconds": 2.0 * last,
+        "wall_seconds": 2.0 * last,
+        "compile_seconds": 0.0,
+        "compile_cache": None,
+        "excluded_seconds": {},
+        "peak_memory_bytes": None,
+        "bytes": {"sent": 0, "by_name": {}},
         "published": list(published),
         "command": f"suite +task=resnet50 optimizer={optimizer} seed={seed + 3}",
         **more,
     }
 
 
+def made(**changes):
+    """A result with other entries; evaluations and targets get those that are missing."""
+    content = result() | changes
+    spent = [{"step": None, "train_seconds": 0.0} | one for one in content["curve"]]
+    curve = [{"samples": one["step"], "wall_seconds": one["train_seconds"]} | one for one in spent]
+    return make_result(content | {"curve": curve, "targets": [rung(**entry) for entry in content["targets"]]})
+
+
 def seeds(optimizer, *spent, **more):
     return [result(seed=seed, step=step, optimizer=optimizer, **more) for seed, step in enumerate(spent)]
 
 
+def rank(results, **more) -> Leaderboard:
+    """Rank results, which may be the contents of files."""
+    return rank_results([make_result(one) if isinstance(one, dict) else one for one in results], **more)
+
+
 def site(results, folder, standings=(), news=(), **more):
     """Return the text of each page of the site, by its path below the folder."""
-    written = pages.render_pages(rank_results(results, **more), standings, folder, news)
+    written = pages.render_pages(rank(results, **more), standings, folder, news)
     return {path.relative_to(folder).as_posix(): path.read_text() for path in written}
 
 
@@ -155,7 +207,7 @@ def golden(folder: Path) -> dict[str, bytes]:
         *(result(seed=seed, step=201 - seed, optimizer="sgd", curve=_curve(201 - seed)) for seed in range(4)),
         result(seed=4, optimizer="sgd", kind="diverged"),
         result(optimizer="lamb", kind="exhausted"),
-        result(trials=0, bytes={"sent": 4000}, steps=100, peak_memory_bytes=2_000_000),
+        result(trials=0, bytes={"sent": 4000, "by_name": {}}, steps=100, peak_memory_bytes=2_000_000),
     ]
     jax = [{**some, "spec": {**some["spec"], "backend": "jax"}} for some in results[:8]]
     small = [{**some, "spec": {**some["spec"], "task": "small"}} for some in [*results, *jax]]
@@ -166,10 +218,7 @@ def golden(folder: Path) -> dict[str, bytes]:
 
 
 def _curve(steps):
-    return [
-        {"step": step, "samples": 64 * step, "train_seconds": 2.0 * step, "metrics": {"top1": 85.0 * step / steps}}
-        for step in (steps // 4, steps // 2, steps - 1, steps)
-    ]
+    return [point(step, 85.0 * step / steps) for step in (steps // 4, steps // 2, steps - 1, steps)]
 
 
 if __name__ == "__main__":

@@ -14,16 +14,30 @@ TESTS = Path(__file__).parent
 OUTSIDE = TESTS / "outside"
 MAPPINGS, MOST_MAPPINGS = Path("/proc/self/maps"), 5_000
 CACHE = Path.home() / ".cache" / "suite" / "jax-tests"
+# XLA's older emitters compile a step in a third of the processor time; `make test-all` compiles as a run does
+QUICKLY = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+FLAGS = QUICKLY if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") else ""  # of processes that tests start, too
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if "jax" not in sys.modules:
-    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=4 {FLAGS}")
     os.environ.setdefault("NPROC", "8")  # as suite.launch.execution does for several host devices, for the same reason
 sys.path[:0] = [str(OUTSIDE), str(TESTS)]
 hypothesis.settings.register_profile("no seconds", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("no seconds")
+
+
+def pytest_report_header() -> str:
+    """Say whether the store of compiled programs was full, because the time of the tests depends on it."""
+    store = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    return f"compiled programs in {store}: {len(list(store.glob('*-cache')))}"
+
+
+def inherit(**changes: str) -> dict[str, str]:
+    """Return the environment of a process that a test starts: this one's, in which jax has one device."""
+    return os.environ | {"XLA_FLAGS": FLAGS} | changes
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -39,6 +53,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def take_seconds_of_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run beside each other, so that their runs wait for a core; tests/test_threads.py has the rule."""
+    monkeypatch.setattr("suite.record.record.CROWDED", 1.0)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_compiled_programs() -> Iterator[None]:
     """Each program that jax compiles holds memory mappings, of which a process may have 65,530: a worker that ran every
@@ -46,6 +66,8 @@ def forget_compiled_programs() -> Iterator[None]:
     yield
     many = not MAPPINGS.exists() or len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS
     if "jax" in sys.modules and many:
+        if "suite.engine.jax_kept" in sys.modules:
+            sys.modules["suite.engine.jax_kept"].KEPT.clear()
         sys.modules["jax"].clear_caches()
         gc.collect()
 
@@ -83,11 +105,10 @@ def suite_command(tmp_path: Path):
 
     def call(*arguments: str, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(OUTSIDE), os.environ.get("PYTHONPATH", "")])
-        variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
         return subprocess.run(
             [sys.executable, "-m", "suite", *arguments],
             cwd=tmp_path,
-            env=variables | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "COLUMNS": "120", **environment},
+            env=inherit(PYTHONPATH=path, PYTHONSAFEPATH="1", COLUMNS="120", **environment),
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -105,7 +126,7 @@ def suite(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(OUTSIDE), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", FLAGS)
 
     def call(*arguments: str) -> tuple[int, str]:
         capfd.readouterr()

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from suite.contract import Task
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.projection.memory import estimate_memory
 from suite.settings import configure
 from suite.settings.run import Run
@@ -47,7 +47,7 @@ def make_batch(case: str, count: int) -> dict[str, np.ndarray]:
     """A batch of zeros with `count` samples."""
     options, shapes = BATCHES[case.split()[0]]
     run = resolve_run(case, *options, "task.batch_size=2", "accumulate=1")
-    batch = execution.make_task(run).batch("train", 0, 0, 0, 1)
+    batch = make_task(run).batch("train", 0, 0, 0, 1)
     return {name: make_zeros((count, *shapes.get(name, value.shape[1:])), value.dtype) for name, value in batch.items()}
 
 
@@ -79,7 +79,7 @@ def measure_torch(case: str) -> Costs:
             return result
 
     run = resolve_run(case)
-    task = execution.make_task(run, absent=True)
+    task = make_task(run, absent=True)
     shapes, batch = task.shapes(), make_batch(case, task.batch_size)
     with (
         mock.patch.object(engines, "device_for", lambda name: torch.device("meta")),
@@ -104,7 +104,7 @@ def measure_jax(case: str) -> Costs:
     from suite.engine.jax_programs import Lowered, Programs
 
     run = resolve_run(case, "backend=jax", "device=cpu")
-    task = execution.make_task(run, absent=True)
+    task = make_task(run, absent=True)
     shapes, made, lowered = task.shapes(), list[engines.Engine](), dict[Any, Lowered]()
 
     def make_engine() -> Any:

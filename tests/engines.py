@@ -15,7 +15,7 @@ from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.settings import CommSettings
 from suite.declared import Declared
-from suite.nodes import Part
+from suite.nodes import Part, load_settings
 from suite.settings import configure
 from suite.settings.run import Run, read_run
 
@@ -51,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def settings_of(optimizer: str) -> dict[str, Any]:
     """Settings for a small task: SETTINGS, or at least a learning rate whose first steps can be seen."""
-    declared = load.load_settings(f"suite.optimizers.{optimizer}") if optimizer in INSIDE else None
+    declared = load_settings(f"suite.optimizers.{optimizer}") if optimizer in INSIDE else None
     default = getattr(declared.given({}), "lr", 1.0) if declared and optimizer not in SETTINGS else 1.0
     return SETTINGS.get(optimizer, {}) | ({"lr": 0.01} if default < 0.01 else {})
 
@@ -136,6 +136,11 @@ def engine(settings: Run, task: Any = None) -> Any:
         import torch
 
         torch.set_num_threads(1)
+    else:
+        from suite.engine import jax_kept
+
+        if "mylab" not in jax_kept.OWN:
+            jax_kept.OWN.append("mylab")
     task = task or load.load_member(settings.task.module).make()
     return importlib.import_module(f"suite.engine.{settings.backend}").Engine(task, settings)
 

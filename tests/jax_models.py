@@ -11,7 +11,7 @@ from jax import Array, lax
 from small import SMALL_BATCHES, SMALL_TRANSFORMER
 
 from suite import load
-from suite.launch.execution import make_task
+from suite.launch.job import make_task
 from suite.settings import configure
 
 RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_BATCHES]

@@ -76,11 +76,11 @@ def frozen(task: str) -> list[float]:
     """Return the losses of the same batches at the initial weights, in torch."""
     import engines
 
-    from suite.launch import execution
+    from suite.launch.job import make_task
 
     still = {"optimizer.lr": 0.0, "schedule": {"shape": "constant", "warmup": 0}}
     settings = engines.change(config((task, "sgd", "float32", "torch", "1")), still)
-    return engines.advance(engines.engine(settings, execution.make_task(settings)), range(STEPS), lr=0.0)
+    return engines.advance(engines.engine(settings, make_task(settings)), range(STEPS), lr=0.0)
 
 
 def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
@@ -88,14 +88,14 @@ def losses(cells: list[Cell]) -> dict[Cell, list[float]]:
     import engines
     import ranks
 
-    from suite.launch import execution
+    from suite.launch.job import make_task
 
     found, apart = {}, {}
     for cell in cells:
         if cell[3:] == ("torch", "2"):
             apart["-".join(cell)] = [None, STEPS, config(cell)]
             continue
-        made = engines.engine(config(cell), execution.make_task(config(cell)))
+        made = engines.engine(config(cell), make_task(config(cell)))
         found[cell] = engines.advance(made, range(STEPS))
     if apart:
         ended = ranks.start("torch", 2, apart)

@@ -36,11 +36,13 @@ class Pool:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
+        from conftest import FLAGS  # here, because ranks import this module and need no pytest
+
         context = multiprocessing.get_context("spawn")
         self.ranks: list[tuple[Any, Connection]] = []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(backend, rank, world, address, theirs))
+            process = context.Process(target=serve, args=(backend, rank, world, address, theirs, FLAGS))
             process.start()
             theirs.close()  # so that a rank's end is seen
             self.ranks.append((process, ours))
@@ -100,9 +102,9 @@ def close() -> None:
         pools.popitem()[1].close()
 
 
-def serve(backend: str, rank: int, world: int, address: str, pipe: Connection) -> None:
+def serve(backend: str, rank: int, world: int, address: str, pipe: Connection, flags: str) -> None:
     """Be a rank until the other end of the pipe is closed."""
-    os.environ.pop("XLA_FLAGS", None)  # one device for each process
+    os.environ["XLA_FLAGS"] = flags  # one device for each process
     from suite import load
 
     try:

@@ -27,13 +27,13 @@ def train(backend: str, rank: int, world: int, cases: dict[str, Any]) -> Found:
     """One rank's part: a digest of each case, and of rank 0 the arrays too."""
     import engines
 
-    from suite.launch import execution
+    from suite.launch.job import make_task
 
     ends_with: Found = {}
     for name, (optimizer, steps, changes) in cases.items():
         ends, apart = [steps], []
         if optimizer is None:
-            run, task = changes, execution.make_task(changes)
+            run, task = changes, make_task(changes)
         else:
             ends, apart = [*changes.pop("restored", []), steps], changes.pop("apart", [])
             task = engines.tiny(**changes.pop("task", {}))

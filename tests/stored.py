@@ -6,11 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from suite.record import record
+from suite.record.record import make_result
 from suite.track import server
 
 
 def result_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "result.json").read_text())
+
+
+def find_faults(content: dict[str, Any]) -> list[str]:
+    """Return what differs from the format of a result."""
+    try:
+        make_result(content)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 def query(store: Path, sql: str) -> list[Any]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from boards import rank
+from stored import find_faults
 from tiny_runs import TINY, Call
 
 from suite import cli
-from suite.board.groups import rank_results
 from suite.board.site import pages
 from suite.contract import UserError
-from suite.entries.recompute import schema_faults
 from suite.settings import configure
 from suite.settings.run import BaselineRun, Run
 from suite.tasks.frnn import trees
@@ -79,7 +79,7 @@ def test_an_unknown_baseline_and_tuning_one(suite: Call) -> None:
 # ------------------------------------------------------------------------------------------------------- result
 def test_the_result_claims_nothing_that_was_not_used(made: Path) -> None:
     result = result_of(made)
-    assert list(schema_faults(result)) == []
+    assert list(find_faults(result)) == []
     assert result["spec"]["baseline"] == "means" and [result["spec"][name] for name in ABSENT] == [None] * len(ABSENT)
     assert (result["precision"], result["parameters"], result["steps"], result["samples"]) == (None, None, 0, 0)
     (point,) = result["curve"]
@@ -95,9 +95,9 @@ def test_the_result_claims_nothing_that_was_not_used(made: Path) -> None:
 def test_the_schema_refuses_a_baseline_that_claims_more(made: Path, name: str, value: Any) -> None:
     result = result_of(made)
     result["spec"][name] = value
-    assert any(name in fault for fault in schema_faults(result))
+    assert any(name in fault for fault in find_faults(result))
     del result["spec"]["baseline"]  # and a trained run that claims less
-    assert list(schema_faults(result))
+    assert list(find_faults(result))
 
 
 def test_the_same_command_finds_the_result_and_a_seed_is_another_run(suite: Call) -> None:
@@ -134,7 +134,7 @@ def test_a_fit_that_fails_is_a_failed_run(suite: Call, monkeypatch: pytest.Monke
     code, text = suite(*MEANS, "run_dir=bad")
     result = result_of(Path("bad"))
     assert code == 1 and "failed: ZeroDivisionError" in text
-    assert result["outcome"]["kind"] == "failed" and list(schema_faults(result)) == []
+    assert result["outcome"]["kind"] == "failed" and list(find_faults(result)) == []
 
 
 # ------------------------------------------------------------------------------------------------------ readers
@@ -172,8 +172,8 @@ def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: P
         assert suite(*TINY, "max_steps=40", f"task.batch_size={size}", "device=cpu")[0] == 0
     trained = [result_of(path.parent) for path in Path("runs").rglob("result.json")]
     results = [*trained, result_of(made)]
-    leaderboard = rank_results(results)
-    assert rank_results(results[::-1]).groups == leaderboard.groups
+    leaderboard = rank(results)
+    assert rank(results[::-1]).groups == leaderboard.groups
     assert {(group.batch_size, group.goal) for group in leaderboard.groups} == {
         (size, f"top1>={value}") for size in (16, 32) for value in (60, 80)
     }
@@ -190,7 +190,7 @@ def test_the_board_shows_a_baseline_beside_every_batch_size(suite: Call, made: P
 
 
 def test_a_baseline_alone_is_a_group(made: Path, tmp_path: Path) -> None:
-    leaderboard = rank_results([result_of(made)])
+    leaderboard = rank([result_of(made)])
     assert [len(group.entries) for group in leaderboard.groups] == [1, 1]
     assert all("no batches" in group.title for group in leaderboard.groups)
     pages.render_pages(leaderboard, [], tmp_path)
@@ -223,7 +223,7 @@ def test_the_trees_are_a_row_of_frnn(suite: Call, monkeypatch: pytest.MonkeyPatc
     )
     assert code == 0, text
     result = result_of(Path("run"))
-    assert list(schema_faults(result)) == [] and result["spec"]["baseline"] == "trees"
+    assert list(find_faults(result)) == [] and result["spec"]["baseline"] == "trees"
     assert result["curve"][0]["metrics"]["auc"] > 0.65 and "G1-01" in result["published"]
     assert "best classical (XGBoost)" in text
 

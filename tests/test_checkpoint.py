@@ -169,7 +169,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "changed, words",
     [
-        ({"schema": 2}, "checkpoint schema 2, this suite reads 3; go on with the version of the suite that wrote it"),
+        ({"schema": 3}, "checkpoint schema 3, this suite reads 4; go on with the version of the suite that wrote it"),
         ({"config_hash": "d"}, r"checkpoint of another configuration \(d, not c\); choose another run_dir="),
         ({"world": 2}, "world=2, this run has world=3: residuals of each rank cannot be mapped to 3; set world=2"),
         ({"files": None}, "damaged checkpoint"),
@@ -189,7 +189,7 @@ def test_an_index_that_does_not_fit_is_rejected(tmp_path: Path, changed: dict[st
     path.unlink()
     assert load(tmp_path) is None
     (tmp_path / "checkpoint.safetensors").touch()
-    with pytest.raises(UserError, match="checkpoint schema 1, this suite reads 3; go on with the version"):
+    with pytest.raises(UserError, match="checkpoint schema 1, this suite reads 4; go on with the version"):
         load(tmp_path)
 
 

@@ -16,7 +16,8 @@ from tiny_runs import CONF, Call
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import checks, execution, local, local_ranks
+from suite.launch import checks, directories, execution, local, local_ranks
+from suite.launch.job import make_task
 from suite.launch.premises import describe_task
 from suite.settings import configure, recipes
 from suite.settings.run import AnyRun
@@ -67,7 +68,9 @@ OTHERS = {  # recipes that no task's YAML file names and that are not ResNet-50'
         ("launch.processes=3 backend=jax", "launch.processes=3: world=2 is not divisible by it"),
         ("launch.processes=two", "launch.processes=two: must be a whole number"),
         ("world=3", "task.batch_size=16: not divisible"),
+        ("max_steps=2147483648", "max_steps=2147483648: jax counts updates in 32 bits; set at most 2147483647"),
         ("world=1 backend=jax comm=fastest comm.policy.repeats=1", "comm.policy.repeats=1"),
+        ("optimizer=external optimizer.torch=torch.optim.LBFGS", "asks for a closure"),
     ],
 )
 def test_no_rank_starts_where_that_can_be_known(
@@ -77,7 +80,7 @@ def test_no_rank_starts_where_that_can_be_known(
         raise AssertionError("a rank was started")
 
     monkeypatch.setattr(local, "run_ranks", started)
-    monkeypatch.setattr(execution, "execute_run", started)
+    monkeypatch.setattr(execution, "execute_job", started)
     code, said = suite(*RUN, *(["world=2"] if "world=" not in typed else []), *typed.split())
     assert code == 2 and words in said and said.count("suite: ") == 1, said
     assert not list(Path().iterdir())
@@ -87,10 +90,8 @@ def test_no_rank_starts_where_that_can_be_known(
 @pytest.mark.parametrize(
     "typed, words",
     [
-        ("world=2 optimizer=external optimizer.torch=torch.optim.LBFGS", "asks for a closure"),
         ("world=2 backend=jax comm=bfloat16 comm.algorithm=native", "XLA on CPUs sends bfloat16 as float32"),
         ("world=2 backend=jax launch.processes=2 comm=bfloat16 comm.algorithm=native", "XLA on CPUs sends bfloat16"),
-        ("world=1 optimizer=external optimizer.torch=torch.optim.LBFGS", "asks for a closure"),
     ],
 )
 def test_what_only_ranks_know_is_said_once_and_leaves_nothing(suite: Call, typed: str, words: str) -> None:
@@ -124,7 +125,7 @@ def test_messages_of_ranks_that_differ_are_all_said() -> None:
     os.close(tells)
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_ranks_that_a_signal_ends_while_they_load_are_interrupted(name: str, code: int) -> None:
     import subprocess
     import sys
@@ -152,7 +153,7 @@ def test_a_run_that_has_made_a_step_is_kept(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "events.jsonl").write_text(log)
-        local.withdraw_start(folder)
+        directories.withdraw_start(folder)
         assert (folder / "events.jsonl").exists(), name
 
 
@@ -176,7 +177,7 @@ def named(preset: str) -> list[str]:
 @pytest.mark.parametrize("name", load.list_options("comm"))
 def test_every_mode_starts(name: str) -> None:
     config = starts("+task=resnet50", f"comm={name}", "world=2", *named(name))
-    checks.check_run(engines.change(config, {"backend": "jax"}), execution.make_task(config))
+    checks.check_run(engines.change(config, {"backend": "jax"}), make_task(config))
 
 
 @pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
@@ -186,7 +187,7 @@ def test_a_mode_that_names_an_optimizer_makes_a_step(backend: str) -> None:
         own = [f"optimizer.{key}={value}" for key, value in load.read_preset("comm", name)["optimizer"].items()]
         words = [f"comm={name}", f"backend={backend}", "device=cpu", *named(name), *own]  # `own` replaces the recipe's
         config = small.small("autoencoder", None, *words)
-        (loss,) = engines.advance(engines.engine(config, execution.make_task(config)), range(1))
+        (loss,) = engines.advance(engines.engine(config, make_task(config)), range(1))
         assert loss == loss
 
 

@@ -12,6 +12,7 @@ import suite
 from suite import cli
 from suite.contract import UserError
 from suite.load import list_options
+from suite.record import environment
 from suite.settings import configure
 from suite.settings.overrides import expand_sweep
 from suite.verbs import plan
@@ -248,5 +249,33 @@ def test_the_preset_kfac_stale_works_as_listed() -> None:
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"suite {suite.__version__}\n"
+    commit, _ = environment.read_revision()
+    for words in (["--version"], ["task=resnet50", "--version"]):
+        assert cli.main(words) == 0
+        assert capsys.readouterr().out.startswith(f"suite {suite.__version__}{f' (commit {commit}' if commit else ''}")
+
+
+@pytest.mark.parametrize("typed", ["tsk=resnet50", "+tsk=resnet50", "tasks=resnet50 optimizer=sgd"])
+def test_a_misspelt_task_is_named(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    key = typed.partition("=")[0].lstrip("+")
+    assert cli.main(typed.split()) == 2
+    assert capsys.readouterr().err.startswith(f"suite: {key}: unknown; did you mean task")
+
+
+@pytest.mark.parametrize("values", ["0,0,1", "0,1,0"])
+def test_a_value_given_twice_is_one_run_and_the_sweep_says_so(
+    values: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run_all(commands: list[list[str]], runs: Any, directory: Any, *, apart: bool) -> int:
+        ran.extend(commands)
+        return 0
+
+    monkeypatch.setattr(cli, "_run_all", run_all)
+    assert cli.main(["-m", "task=resnet50", "track=none", f"seed={values}"]) == 0
+    assert [command[-1] for command in ran] == ["seed=0", "seed=1"]
+    assert ": the same run as an earlier one of this sweep; it runs once" in capsys.readouterr().err
+    ran.clear()
+    assert cli.main(["-m", "task=resnet50", "track=none", f"seed={values}", "force=true"]) == 0
+    assert len(ran) == 3, "a forced run is made again"

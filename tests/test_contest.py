@@ -1,13 +1,13 @@
 """Which optimizer leads a contest, and what a framework changes."""
 
 import pytest
-from boards import result
+from boards import point, rank, result
 
 from suite.board.contest import compare_rows, find_framework_effects
 from suite.board.design import Design, find_design, list_designs, read_designs
-from suite.board.groups import rank_results
 from suite.board.sections import make_sections
 from suite.board.site import text
+from suite.board.site.strip import draw_strip
 from suite.board.site.views import SectionView
 from suite.contract import UserError
 
@@ -20,7 +20,7 @@ def seeds(optimizer, *spent, backend="torch", comm="float32", world=1, **more):
 
 
 def only(results, design=None):
-    (contest,) = compare_rows(rank_results(results).groups[0].entries, design)
+    (contest,) = compare_rows(rank(results).groups[0].entries, design)
     return contest
 
 
@@ -57,7 +57,7 @@ def test_a_registered_design_decides_with_fewer_seeds_than_an_open_one():
 
 def test_the_page_of_a_registered_ladder_says_after_how_many_seeds_it_is_compared(monkeypatch):
     monkeypatch.setattr("suite.board.groups.find_design", lambda *_, **__: DESIGN)
-    leaderboard = rank_results(CLEAR)
+    leaderboard = rank(CLEAR)
     (section,) = make_sections(leaderboard.groups)
     assert SectionView(section, leaderboard).caption.endswith("; registered, compared after 4 and 7 seeds")
     assert section.leader == "kfac"
@@ -68,7 +68,7 @@ def test_a_design_names_data_as_a_command_does(name, monkeypatch):
     monkeypatch.setattr("suite.board.design.list_designs", lambda: (DESIGN,))
     named = [{**one, "data": {**one["data"], "name": name}} for one in CLEAR]
     other = [result(task={"data": "shapes"}, seed=seed) for seed in range(2)]
-    designs = {group.settings["data"]: group.design for group in rank_results([*named, *other]).groups}
+    designs = {group.settings["data"]: group.design for group in rank([*named, *other]).groups}
     assert designs == {"digits": DESIGN, "shapes": None}
 
 
@@ -92,32 +92,66 @@ def test_an_optimizer_without_runs_counts_as_registered():
 def test_a_registered_contest_comes_first():
     registered = [*seeds("kfac", 100, 101, 102, 103), *seeds("sgd", 200, 201, 202, 203)]
     finer = [*seeds("kfac", *range(100, 108), cadence=5), *seeds("sgd", *range(100, 108), cadence=5)]
-    entries = rank_results([*registered, *finer]).groups[0].entries
+    entries = rank([*registered, *finer]).groups[0].entries
     assert [contest.setting.eval_every for contest in compare_rows(entries, DESIGN)] == [10, 5]
     assert [contest.setting.eval_every for contest in compare_rows(entries)] == [5, 10]
-    entries = rank_results([*registered, *finer, *seeds("lamb", 100, cadence=5)]).groups[0].entries
+    entries = rank([*registered, *finer, *seeds("lamb", 100, cadence=5)]).groups[0].entries
     assert [contest.setting.eval_every for contest in compare_rows(entries, DESIGN)] == [10, 5]
 
 
 def test_rows_outside_of_a_design_are_a_contest_by_themselves_and_change_none():
     others = [*seeds("lamb", *range(50, 58)), *seeds("kfac", 20, lr=0.9)]
-    registered, rest = compare_rows(rank_results([*CLEAR, *others]).groups[0].entries, DESIGN)
+    registered, rest = compare_rows(rank([*CLEAR, *others]).groups[0].entries, DESIGN)
     places = [[(one.optimizer, one.rank_low, one.rank_high, one.ratio) for one in contest.competitors]
               for contest in (registered, only(CLEAR, DESIGN))]  # fmt: skip
     assert places[0] == places[1] and registered.leader == "kfac"
-    assert [(one.optimizer, len(one.rows[0].seeds)) for one in rest.competitors] == [("kfac", 1), ("lamb", 8)]
-    assert rest.looks == () and rest.leader is None
+    assert [(one.optimizer, len(one.rows[0].seeds)) for one in rest.competitors] == [("lamb", 8), ("kfac", 1)]
+    assert rest.looks == () and rest.leader is None and [one.optimizer for one in rest.ranked] == ["lamb"]
 
 
-def test_a_newcomer_with_few_seeds_hides_no_other_pair():
-    ranks = {one.optimizer: (one.rank_low, one.rank_high) for one in only([*CLEAR, *seeds("lamb", 50)]).competitors}
-    assert ranks == {"kfac": (1, 2), "sgd": (2, 3), "lamb": (1, 3)}
+@pytest.mark.parametrize("spent", [(50,), (50, 60)])
+def test_a_newcomer_with_few_seeds_is_not_ranked(spent):
+    contest = only([*CLEAR, *seeds("lamb", *spent)])
+    assert {one.optimizer: (one.rank_low, one.rank_high) for one in contest.ranked} == {"kfac": (1, 1), "sgd": (2, 2)}
+    assert contest.leader == "kfac" and contest.seeds == [8, 8]
+    assert text.tell_story(contest) == "kfac leads; sgd needs 1.97 × (1.95 to 1.99) the steps of kfac."
+    place = text.describe_place(contest.competitors[-1], "kfac")
+    assert place == f"not ranked: {len(spent)} seed{'s' * (len(spent) > 1)}, of the 3 that are needed"
+
+
+def test_an_optimizer_that_never_reached_the_target_is_in_neither_sentence_nor_contest():
+    """One run of an optimizer that failed cannot become a possible leader, and eight cannot either."""
+    near = [*seeds("kfac", 100, 150, 90, 120), *seeds("sgd", 120, 110, 190, 110)]
+    for count in (1, 3, 8):
+        contest = only([*near, *seeds("lion", *[1] * count, kind="failed")])
+        assert contest.possible_leaders == ["kfac", "sgd"] and "lion" not in text.tell_story(contest)
+        lion = contest.competitors[-1]
+        assert (lion.optimizer, lion.kind) == ("lion", "not ranked") and draw_strip(contest).count("lion") == 0
+    assert text.describe_place(lion, "kfac") == "not ranked: none of 8 seeds reached the target"
+    among = [*near, *seeds("lion", 1, 1, kind="failed"), *seeds("lion", 1, 1, 300)[2:]]
+    assert "lion" in [one.optimizer for one in only(among).ranked], "one of three seeds reached it"
+
+
+def test_a_ladder_with_one_ranked_optimizer_or_none_says_so():
+    one = only([*seeds("kfac", *range(100, 108)), *seeds("lion", *[1] * 8, kind="diverged")])
+    assert text.tell_story(one) == "Only kfac is ranked." and one.leader is None and draw_strip(one) == ""
+    none = only([*seeds("kfac", 100, 101), *seeds("sgd", 200)])
+    assert text.tell_story(none) == "Nobody is ranked: too few seeds." and text.has_few_seeds(none)
+
+
+def test_no_diamond_where_no_median_seed_reached_the_target():
+    rarely = [
+        some for name in ("kfac", "sgd") for some in [*seeds(name, 100), *seeds(name, 1, 1, 1, 1, kind="exhausted")[1:]]
+    ]
+    contest = only(rarely)
+    assert len(contest.ranked) == 2 and draw_strip(contest) == ""
+    assert text.tell_story(contest) == "No median seed reached the target."
 
 
 def test_a_short_run_of_another_method_hides_no_other_pair():
     clear = [*seeds("kfac", *range(100, 112)), *seeds("sgd", *range(200, 212))]
     short = [*clear, *seeds("lamb", *[1] * 12, kind="exhausted", budget=50)]
-    entries = rank_results(short).groups[0].entries
+    entries = rank(short).groups[0].entries
     for design in (None, DESIGN):
         ranks = {one.optimizer: (one.rank_low, one.rank_high) for one in compare_rows(entries, design)[0].competitors}
         assert ranks["kfac"][1] < 3 and ranks["sgd"][0] == 2
@@ -140,7 +174,8 @@ def test_the_ratio_allows_for_the_steps_between_evaluations():
 
 
 def test_the_first_evaluation_may_see_a_target_that_was_met_in_the_first_step():
-    contest = only([*seeds("kfac", 50, 50, 50, 50, every=50), *seeds("sgd", 100, 100, 100, 100, every=50)])
+    first = seeds("kfac", 50, 50, 50, 50, curve=[point(50, 50.0)])
+    contest = only([*first, *seeds("sgd", 100, 100, 100, 100, every=50)])
     assert [one.rows[0].seeds[3].earliest for one in contest.competitors] == [1, 51]
     assert contest.leader is None and contest.competitors[1].ratio.estimate > 2
 
@@ -161,12 +196,12 @@ def test_the_ratio_of_a_row_shown_to_be_later_is_no_less_than_one():
 
 
 def test_misses_count_as_the_evaluation_after_the_budget():
-    missed = [*CLEAR, *seeds("lamb", *[1] * 8, kind="exhausted")]
+    missed = [*CLEAR, *seeds("lamb", *[1] * 8, kind="exhausted")[:7], seeds("lamb", *[390] * 8)[7]]
     assert kinds(missed)["lamb", None] == "behind" and only(missed).leader == "kfac"
     lamb = only(missed).competitors[-1]
     assert lamb.irregular and lamb.rank_low == 3 and lamb.ratio.low == pytest.approx(4, rel=0.1)
     assert text.describe_place(lamb, "kfac") == (
-        "median seed missed the target; rank 3; at least 3.79 × the steps of kfac; late seeds or misses"
+        "median seed missed the target; rank 3; at least 3.75 × the steps of kfac; late seeds or misses"
     )
 
 
@@ -188,16 +223,17 @@ def test_a_method_that_misses_in_the_median_can_still_be_the_best():
     assert contest.leader is None and contest.possible_leaders == ["sgd", "kfac"]
     assert text.tell_story(contest).startswith("sgd or kfac may lead; kfac needs ")
     missed = only([*seeds("kfac", 1, kind="exhausted"), *seeds("sgd", 1, kind="diverged")])
-    assert text.tell_story(missed) == "No median seed reached the target."
+    assert text.tell_story(missed) == "No seed reached the target."
 
 
 def test_an_optimizer_by_itself_leads_nobody():
-    assert kinds(seeds("kfac", 100, 101)) == {("kfac", None): "alone"}
+    assert kinds(seeds("kfac", 100, 101, 102)) == {("kfac", None): "alone"}
+    assert text.tell_story(only(seeds("kfac", 100, 101, 102))) == "Only kfac was run."
 
 
 def test_frameworks_are_averaged_and_modes_devices_and_cadences_are_contests():
     others = [*seeds("kfac", 300, comm="fp8"), *seeds("sgd", 300, world=2), *seeds("sgd", 300, cadence=7)]
-    compared = compare_rows(rank_results([*CLEAR, *seeds("kfac", 300, backend="jax"), *others]).groups[0].entries)
+    compared = compare_rows(rank([*CLEAR, *seeds("kfac", 300, backend="jax"), *others]).groups[0].entries)
     assert [str(contest.setting) for contest in compared] == [
         "float32, 1 device, evaluated every 10 steps",
         "float32, 1 device, evaluated every 7 steps",
@@ -210,7 +246,7 @@ def test_frameworks_are_averaged_and_modes_devices_and_cadences_are_contests():
 
 def test_a_framework_that_disagrees_keeps_an_optimizer_from_leading():
     def led(*jax):
-        (section,) = make_sections(rank_results([*CLEAR, *jax]).groups)
+        (section,) = make_sections(rank([*CLEAR, *jax]).groups)
         return section.leader
 
     agree = [*seeds("kfac", *range(100, 108), backend="jax"), *seeds("sgd", *range(300, 308), backend="jax")]
@@ -221,7 +257,7 @@ def test_a_framework_that_disagrees_keeps_an_optimizer_from_leading():
 
 def test_pictures_show_the_row_with_the_most_seeds_of_each_optimizer():
     lucky = seeds("kfac", 50, lr=0.9)
-    (section,) = make_sections(rank_results([*CLEAR, *lucky]).groups)
+    (section,) = make_sections(rank([*CLEAR, *lucky]).groups)
     assert [(row.optimizer, len(row.seeds)) for row in section.featured] == [("kfac", 8), ("sgd", 8)]
 
 

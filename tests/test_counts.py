@@ -11,8 +11,9 @@ import jax
 import pytest
 from engines import BACKENDS, advance, config, engine
 from sampling import mostly_torch
+from stored import find_faults
 
-from suite.entries.recompute import schema_faults
+from suite.record.record import make_result
 from suite.track.points import list_points
 
 both = pytest.mark.parametrize("backend", BACKENDS)
@@ -31,9 +32,9 @@ def test_the_result_holds_what_was_kept(backend: str, tmp_path: Path) -> None:
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     last = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
     assert result["optimizer"] == last["facts"]["optimizer"] and result["optimizer"]["kept"] > 0
-    assert list_points(result, [], finished=True)["optimizer/kept", 3].value == result["optimizer"]["kept"]
-    assert list(schema_faults(result)) == []
-    assert list(schema_faults(result | {"optimizer": {"kept": "a few"}}))
+    assert list_points(make_result(result), [], finished=True)["optimizer/kept", 3].value == result["optimizer"]["kept"]
+    assert list(find_faults(result)) == []
+    assert list(find_faults(result | {"optimizer": {"kept": "a few"}}))
     verify = [*command[:3], "verify", "run/result.json", "--trust"]
     done = subprocess.run(verify, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,7 @@ from tiny_runs import CONF, TINY, Call, finished
 from suite.claims.evidence import Results
 from suite.contract import UserError
 from suite.entries import intake
-from suite.launch import directories, local
+from suite.launch import directories, ending
 from suite.settings import configure
 from suite.track import view
 from suite.training.adaptation import read_decisions
@@ -40,8 +40,8 @@ def one_line(code: int, text: str, *names: str) -> bool:
 
 def test_a_damaged_header_or_result_is_one_line(run: Path) -> None:
     again = configure.resolve([*AGAIN, f"run_dir={run}"], conftest.OUTSIDE / "conf")
-    fingerprint = json.loads((run / "header.json").read_text())["fingerprint"]
-    assert directories.Directory(again, fingerprint).state == "finished"
+    header = json.loads((run / "header.json").read_text())
+    assert directories.Directory(again, header).state == "finished"
     for name, contents in {
         "header.json": ("{", "[]", "{}", DEEP, '{"fingerprint": 1}'),
         "result.json": ("", "null", "{}", DEEP, '{"outcome": 3}'),
@@ -50,13 +50,13 @@ def test_a_damaged_header_or_result_is_one_line(run: Path) -> None:
         for content in contents:
             (run / name).write_text(content)
             with pytest.raises(UserError) as raised:
-                directories.Directory(again, fingerprint)
+                directories.Directory(again, header)
             assert str(raised.value).startswith(f"{run / name}: damaged (") and "\n" not in str(raised.value)
             assert str(raised.value).endswith("restore it, or choose another run_dir=")
         (run / name).write_text(whole)
     (run / "result.json").write_text('{"outcome": {"kind": "reached"}}')
-    with pytest.raises(UserError, match=r"result\.json: damaged \(KeyError"):
-        local.show_result(again, run)
+    with pytest.raises(UserError, match=r"result\.json: damaged \(ValueError: schema, hash, execution_id, "):
+        ending.show_result(again, run)
 
 
 def test_pipes_and_deep_files_below_runs_are_left_out(suite: Call, run: Path) -> None:

@@ -12,6 +12,7 @@ import yaml
 from suite import load
 from suite.contract import UserError
 from suite.declared import Declared
+from suite.nodes import load_settings
 from suite.settings import configure, presets
 
 pytestmark = pytest.mark.quick
@@ -20,7 +21,7 @@ CONF = Path(presets.__file__).parents[2] / "conf" / "optimizer"
 DECLARED = {
     name: settings
     for name in load.find_members("optimizers")
-    if (settings := load.load_settings(f"suite.optimizers.{name}"))
+    if (settings := load_settings(f"suite.optimizers.{name}"))
 }
 
 
@@ -39,7 +40,7 @@ def test_the_yaml_file_is_what_the_settings_say(name: str) -> None:
 
 @pytest.mark.parametrize("name, module", BY_HAND.items())
 def test_a_yaml_file_written_by_hand_has_the_declared_settings(name: str, module: str) -> None:
-    settings = load.load_settings(module)
+    settings = load_settings(module)
     assert settings is not None
 
     def without_address(text: str) -> list[str]:

@@ -1,6 +1,5 @@
 """Every command in README, run; every file it names, there."""
 
-import os
 import re
 import subprocess
 import sys
@@ -38,7 +37,7 @@ LONG = [
     "command", [pytest.param(command, marks=pytest.mark.slow if command in LONG else []) for command in SUITE]
 )
 def test_command(command: str, folder: Path) -> None:
-    variables = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "MLFLOW_TRACKING_URI")}
+    variables = {name: value for name, value in conftest.inherit().items() if name != "MLFLOW_TRACKING_URI"}
     done = subprocess.run(
         [sys.executable, "-m", *command.split()], cwd=folder, env=variables, capture_output=True, text=True, timeout=600
     )

@@ -13,8 +13,9 @@ from click_lines import make_line, write_logs
 from tiny_runs import Call
 
 from suite.contract import DAMAGED, Data, UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.record import record
+from suite.record.facts import DataUsed
 from suite.settings import configure
 from suite.tasks.bert import packing, text, wordpiece
 from suite.tasks.bert import preparation as bert
@@ -152,15 +153,19 @@ def test_a_sentence_that_no_record_has_room_for_is_cut_into_parts():
 
 
 # ------------------------------------------------------------------- result, first line, suite data
+def losses_of(held: Mapping[str, Any]) -> str:
+    return record.read_data(DataUsed.model_validate_json(json.dumps(held))).losses()
+
+
 def said_everywhere(suite: Call, folder: Path, *overrides: str) -> Mapping[str, Any]:
     """Return the record of a task's data in a directory: first line, last lines and `suite data` have the same one."""
     config = configure.resolve([*overrides, f"data_dir={folder}", "seed=0"])
-    task = execution.make_task(config)
+    task = make_task(config)
     losses = task.data.losses()
     assert losses and task.data.dropped_share > MUCH
     assert losses in console.describe_run(config, task)
     held = json.loads(json.dumps(record.describe_data(task.data)))
-    assert record.read_data(held).losses() == losses
+    assert losses_of(held) == losses
     name, *options = (override for override in overrides if not override.startswith("task.data="))
     name = name.removeprefix("task=")
     code, printed = suite("data", name, "--from", str(folder), "--json", *options)
@@ -176,7 +181,7 @@ def test_bert_says_what_was_cut_off(tmp_path, suite):
     assert held["dropped_unit"] == "word pieces"
     options = (f"data_dir={tmp_path / 'made'}", "task.predictions=6")
     code, printed = suite("data", "bert", *options)
-    assert code == 0 and f"left out: {record.read_data(held).losses()}" in printed
+    assert code == 0 and f"left out: {losses_of(held)}" in printed
     code, printed = suite("data", "bert", "--json", *options[1:])
     found = json.loads(printed, parse_constant=pytest.fail)
     assert code == 0 and found["records"]["data"] is None and "use --from DIR" in found["records"]["missing"]
@@ -216,7 +221,7 @@ def test_tatoebas_pairs_beyond_the_ratio_are_counted_everywhere(shared_data, tmp
     preparation.prepare(tmp_path / "text", tmp_path / "made", vocabulary=2000, longest=250, ratio=1.5)
     held = said_everywhere(suite, tmp_path / "made", "task=transformer", "task.data=corpus")
     code, printed = suite("data", "transformer", "--from", str(tmp_path / "made"))
-    assert code == 0 and f"left out  {record.read_data(held).losses()}" in printed
+    assert code == 0 and f"left out  {losses_of(held)}" in printed
     assert held["dropped_of"] == 10_270 and held["dropped"]["beyond prepare.ratio"] > 0.1 * 10_270
 
 
@@ -229,4 +234,4 @@ def test_data_of_which_nothing_is_usable_end_with_one_line(shared_data, suite):
     with pytest.raises(
         UserError, match="no usable sequences in the split train and valid; for details, run suite data frnn"
     ):
-        execution.make_task(config)
+        make_task(config)

@@ -41,7 +41,7 @@ def test_a_generated_split_of_another_size_is_other_data(kind, split):
             "hmm": lambda: hmm.make(Hiding(0.15, 10), sequence=64, next_sentence=False, **sizes),
             "grammar": lambda: grammar.make(**sizes),
         }[kind]()
-        assert record.identify_data(vars(made.data)) == made.data.identity
+        assert record.identify_data(made.data) == made.data.identity
         return made.data.identity
 
     assert identity(**{split: 50}) != identity(**{split: 60})

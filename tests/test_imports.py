@@ -32,6 +32,7 @@ HEAVY = {
 MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "suite.comm"}
 # files below all rooms
 GROUND = ("contract", "stream", "load", "disk", "declared", "nodes", "svg", "messages", "differences", "orphan")
+GROUND += ("output", "signals")
 OPEN_TO_MEMBERS = (
     "suite.contract",
     "suite.declared",

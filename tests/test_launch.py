@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from suite.contract import UserError
-from suite.launch import execution, external
+from suite.launch import external
+from suite.launch.job import count_processes, count_threads
 from suite.settings import configure
 
 HERE = ["launch.rank=0", "launch.processes=2", "launch.address=127.0.0.1:1"]
@@ -50,8 +51,8 @@ def test_threads_are_typed_or_the_environments_or_a_share_of_the_cores(monkeypat
     config = configure.resolve(["task=resnet50", "world=2"])
     for variable, count in (("3", 3), ("", 4), ("0", 4), ("4,2", 4)):
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-        assert execution.count_threads(config) == count
-    assert execution.count_threads(configure.resolve(["task=resnet50", "threads=5"])) == 5
+        assert count_threads(config, count_processes(config)) == count
+    assert count_threads(configure.resolve(["task=resnet50", "threads=5"]), 1) == 5
 
 
 def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +64,7 @@ def test_torchrun_and_jax_are_read_from_the_environment(monkeypatch: pytest.Monk
     assert external.check_launch(config) == (1, 4) and config.launch.address == "first:29500"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert execution.count_threads(config) == 4  # two processes of the four are on this host
+    assert count_threads(config, count_processes(config)) == 4  # two processes of the four are on this host
     config = configure.resolve(["task=resnet50", "world=4", "launch=jax", "backend=jax"])
     assert external.check_launch(config) == (1, 2) and config.launch.address == "first:29400"
 

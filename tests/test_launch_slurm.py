@@ -23,8 +23,9 @@ from engines import change
 from tiny_runs import curve
 
 from suite.contract import UserError
-from suite.launch import execution, external
+from suite.launch import ending, external
 from suite.launch import slurm as launch_slurm
+from suite.launch.job import count_processes, count_threads
 from suite.settings import configure
 from suite.settings.launch import ExternalLaunch
 from suite.settings.run import Run
@@ -53,13 +54,13 @@ def test_options_are_what_slurm_is_asked_for() -> None:
     of_jax = config("world=16", "backend=jax", "launch.nodes=2", "launch.cpus=3")
     asked = launch_slurm.request_resources(of_jax)
     assert (asked["nodes"], asked["tasks_per_node"], asked["cpus_per_task"]) == (2, 1, 3)
-    assert execution.count_threads(of_jax) == 3
+    assert count_threads(of_jax, count_processes(of_jax)) == 3
 
 
 @pytest.mark.parametrize(
     "typed, words",
     [
-        (["world=3", "launch.nodes=2"], "world=3: cannot be divided among 2 nodes; set world=2"),
+        (["world=3", "launch.nodes=2"], "world=3: cannot be divided among 2 nodes; set launch.nodes=1"),
         (["world=4", "launch.nodes=2", "launch.per_host=4"], "among 2 nodes of 4 tasks; set world=8"),
         (["world=3", "launch.nodes=2", "backend=jax"], "world=3: cannot be divided among 2 nodes"),
     ],
@@ -156,7 +157,7 @@ def test_what_is_written_into_the_script(cluster: Path, capsys: pytest.CaptureFi
 # ------------------------------------------------------------------------------------- jobs on this machine
 def suite(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join([str(conftest.OUTSIDE), os.environ.get("PYTHONPATH", "")])
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"PYTHONPATH": path}
+    environment = conftest.inherit(PYTHONPATH=path)
     command = [sys.executable, "-m", "suite", *RUN, *arguments]
     # to files: a job that goes on when the command has ended would keep a pipe open
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
@@ -179,7 +180,7 @@ def test_a_job_is_the_run_of_local_processes(tmp_path: Path, backend: str, job: 
     """Bit for bit; its exit code is the run's."""
     both = [f"backend={backend}", "max_steps=20"]
     ended = suite(tmp_path, *both, *LOCAL, *job, "launch.wait=true", "run_dir=job", "require=target")
-    assert ended.returncode == execution.MISSED, ended.stderr + ended.stdout
+    assert ended.returncode == ending.MISSED, ended.stderr + ended.stdout
     assert suite(tmp_path, *both, *local, "run_dir=local").returncode == 0
     assert curve(tmp_path / "job") == curve(tmp_path / "local")
 

@@ -1,6 +1,5 @@
 """Addresses at which ranks listen: loopback if they are of one host, else the address that the others use."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import inherit
 
 from suite.engine.ranks.listening import find_own_host, listen_at
 from suite.engine.torch_device import device_for
@@ -70,8 +70,7 @@ def listening(pids: list[int]) -> set[str]:
 def test_local_ranks_listen_on_loopback_only(tmp_path: Path, words: list[str]) -> None:
     overrides = ["task=resnet50", "world=2", "track=none", "threads=1", "max_steps=100000", f"run_dir={tmp_path}/run"]
     command = [sys.executable, "-m", "suite", *overrides, *words]
-    variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    run = subprocess.Popen(command, env=variables | {"PYTHONSAFEPATH": "1"}, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen(command, env=inherit(PYTHONSAFEPATH="1"), stdout=subprocess.DEVNULL)
     log = tmp_path / "run" / "events.jsonl"
     try:
         while not log.exists() or b'"step_seconds"' not in log.read_bytes():

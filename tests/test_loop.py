@@ -1,5 +1,6 @@
 """When the loop evaluates and stops, and which batches it asks for; with an engine that does nothing."""
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 from engines import brief
 from test_clock import Engine, Task
 
-from suite.contract import Evaluated, Event, Finished, Target
+from suite.contract import Checkpointed, Evaluated, Event, Finished, Plan, Step, Target
 from suite.training.loader import Loader, Validation
 from suite.training.loop import train
 
@@ -68,12 +69,52 @@ def test_evaluations_come_after_every_so_many_steps_and_after_the_last() -> None
     assert [event.step for event in made if isinstance(event, Evaluated)] == [3, 6, 8]
 
 
+def test_checkpoints_and_log_entries_come_when_the_settings_page_says() -> None:
+    """`checkpoint_every`: updates between checkpoints, none at the end. `log_every`: updates between log entries; an
+    evaluation and a checkpoint need the losses before them."""
+
+    class Saving(Idle):
+        def facts(self) -> dict[str, Any]:
+            return {"compile_seconds": 0.0, "bytes": {}, "peak_memory_bytes": 0}
+
+        def snapshot(self, *, replicated: bool) -> tuple[Any, Any]:
+            return {}, {}
+
+    made = events(Scored(*[0.0] * 2), 15, Saving(), eval_every=11, checkpoint_every=5, log_every=4)
+    assert [event.step for event in made if isinstance(event, Checkpointed)] == [5, 10]
+    steps = [event for event in made if isinstance(event, Step)]
+    assert [event.step for event in steps] == list(range(1, 16))
+    batches = [list(group) for _, group in itertools.groupby(steps, lambda event: event.train_seconds)]
+    assert [group[-1].step for group in batches] == [4, 5, 9, 10, 11, 15]
+
+
 @pytest.mark.parametrize("met, last", [(0, 4), (1, 1)])
 def test_evaluations_that_meet_the_targets_must_follow_each_other(met: int, last: int) -> None:
     """Those before a checkpoint count, too."""
     restored = BEFORE | {"step": 0, "met": met}, ({}, {})
     made = events(Scored(60.0, 40.0, 60.0, 60.0, 60.0), 5, restored=restored, target_evaluations=2)
     assert isinstance(made[-1], Finished) and made[-1].outcome == {"kind": "reached", "step": last}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_outputs_that_are_not_finite_end_the_run_and_leave_no_metric(number: float) -> None:
+    """Whatever the task's score says: 60 would have met the target. In padding they change nothing."""
+
+    class Diverging(Idle):
+        def evaluate(self, batches: object, generate: object = None) -> Iterator[dict[str, Any]]:
+            yield {"weight": np.array([1, 0], np.float32), "logits": np.array([[0.0, 0.0], [number, 0.0]])}
+            if len(self.trained) == 4:
+                yield {"weight": np.array([1, 0], np.float32), "logits": np.array([[0.0, number], [0.0, 0.0]])}
+
+    class Reading(Scored):
+        def score(self, parts: Any) -> dict[str, float]:
+            return {"top1": 60.0 if len(list(parts)) == 2 else 40.0}
+
+    made = events(Reading(), 6, Diverging(), eval_every=2)
+    assert [event.metrics for event in made if isinstance(event, Evaluated)] == [{"top1": 40.0}, {"top1": None}]
+    assert isinstance(made[-1], Finished)
+    assert made[-1].outcome == {"kind": "diverged", "step": 4, "outputs": "not finite"}
 
 
 def test_threads_pin_the_batches_of_an_engine_that_asks_for_it() -> None:
@@ -88,6 +129,57 @@ def test_threads_pin_the_batches_of_an_engine_that_asks_for_it() -> None:
     events(Scored(*[0.0] * 3), 3, engine, prefetch=2)
     assert engine.trained == [100, 101, 102]
     assert threads - {threading.main_thread()}
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_so_many_batches_are_prepared_in_advance_for_training_and_evaluation(prefetch: int) -> None:
+    """While one batch is used, threads have made the next ones, up to the last; and no more of them."""
+    made: dict[str, set[int]] = {"train": set(), "valid": set()}
+
+    def check(split: str, used: int) -> None:
+        wanted, until = set(range(min(used + 1 + prefetch, 8))), time.monotonic() + 20
+        while made[split] != wanted and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(0.01)  # a thread would have begun with another one
+        assert made[split] == wanted, (split, used)
+
+    class Counted(Scored):
+        def batch(self, split: str, seed: int, index: int, rank: int = 0, world: int = 1) -> dict[str, int]:
+            made[split].add(index)
+            return {"index": index}
+
+        def batches(self, split: str) -> int:
+            return 8
+
+    class Using(Idle):
+        def step(self, step: int, batch: Any, hyper: object) -> float:
+            check("train", step)
+            return super().step(step, batch, hyper)
+
+        def evaluate(self, batches: Any, generate: object = None) -> list[Any]:
+            for number, _ in enumerate(batches):
+                check("valid", number)
+            return []
+
+    events(Counted(0.0), 8, Using(), prefetch=prefetch, eval_every=8)
+    assert made == {"train": set(range(8)), "valid": set(range(8))}
+
+
+def test_a_run_begins_with_the_statistics_of_so_many_batches() -> None:
+    """`warm_start` of the optimizer's plan: the first ones. A resumed run has its statistics."""
+
+    class Preparing(Idle):
+        plan, prepared = Plan(), list[int]()
+        plan.warm_start = 3
+
+        def prepare(self, batches: Any) -> None:
+            assert not self.trained
+            self.prepared = [batch["index"] for batch in batches]
+
+    fresh, resumed = Preparing(), Preparing()
+    events(Scored(0.0), 5, fresh, eval_every=5)
+    events(Scored(0.0), 5, resumed, (BEFORE | {"step": 2, "met": 0}, ({}, {})), eval_every=5)
+    assert (fresh.prepared, resumed.prepared) == ([0, 1, 2], [])
 
 
 @pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.slow), 3])

@@ -8,7 +8,7 @@ from tiny_runs import TINY, Call
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.projection import memory
 from suite.settings import configure
 from suite.settings.run import Run
@@ -52,7 +52,7 @@ def kept(engine: Any) -> int:
 @pytest.mark.parametrize("task, options", [(task, each) for task, lists in NETWORKS.items() for each in lists])
 def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None:
     config = configure.resolve([f"task={task}", *options, "threads=1"])
-    engine = engines.engine(config, execution.make_task(config))
+    engine = engines.engine(config, make_task(config))
     assert memory.estimate_memory(config, engine.task)["activations"] == pytest.approx(kept(engine), rel=ESTIMATED)
 
 
@@ -60,7 +60,7 @@ def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None
 @pytest.mark.parametrize("optimizer", sorted(set(load.find_members("optimizers")) - {"external", "kbfgs"}))
 def test_the_optimizers_arrays_are_counted(optimizer: str) -> None:
     config = configure.resolve(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", "threads=1"])
-    engine = engines.engine(config, execution.make_task(config))
+    engine = engines.engine(config, make_task(config))
     engines.advance(engine, range(1), 1e-3)
     held = sum(value.nbytes for name, value in engine.snapshot()[0].items() if not engines.called(name))
     assert memory.estimate_memory(config, engine.task)["optimizer"] == pytest.approx(held, rel=HELD)
@@ -72,7 +72,7 @@ def test_averages_of_what_adamw_updates_are_counted(optimizer: str, off: float) 
     held, estimated = [], []
     for ratio in off, 0.1:
         config = configure.resolve(["task=frnn", f"optimizer={optimizer}", f"optimizer.fallback_ratio={ratio}"])
-        made = engines.engine(config, execution.make_task(config))
+        made = engines.engine(config, make_task(config))
         averages = [state for key, state in made.optimizer.state.items() if not isinstance(key, str)]
         held.append(sum(value.nbytes for state in averages for value in state.values()))
         estimated.append(memory.estimate_memory(config, made.task)["optimizer"])
@@ -87,7 +87,7 @@ def test_precision_and_micro_batches_change_the_estimate() -> None:
     found = {}
     for name, typed in words.items():
         config = configure.resolve([*sizes, *typed])
-        task = execution.make_task(config, absent=True)
+        task = make_task(config, absent=True)
         found[name] = memory.estimate_memory(config, task)
     whole = found[""]["activations"]
     assert found["double"] == pytest.approx({name: 2 * size for name, size in found[""].items()}, rel=0.1)
@@ -113,7 +113,7 @@ def test_a_run_that_cannot_fit_does_not_start(suite: Call, monkeypatch: pytest.M
     """A refused run writes no file, a finished run is shown, and the optimizer's estimate is ignored."""
     words = ["task=autoencoder", "optimizer=shampoo", "max_steps=1", "threads=1"]
     config = configure.resolve_training(words)
-    needed = memory.estimate_memory(config, execution.make_task(config))
+    needed = memory.estimate_memory(config, make_task(config))
     fixed = needed["parameters"] + needed["activations"]
     monkeypatch.setattr(memory, "describe_device", lambda config: (int(0.9 * fixed), "a device"))
     code, text = suite(*words, f"run_dir={tmp_path / 'refused'}")

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import inherit
 from small import SMALL, SMALL_AUTOENCODER, SMALL_BERT, SMALL_TRANSFORMER, SPARSE
 from tiny_runs import curve, wait_for_step
 
 from suite.contract import UserError
-from suite.launch.execution import make_task
+from suite.launch.checks import check_run
+from suite.launch.job import make_task
 from suite.settings import configure
 
 Call = Callable[..., tuple[int, str]]
@@ -38,8 +40,8 @@ FIXED = ("partition.tflops=0.0001", "partition.bandwidth_gb=10")
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "suite", *COMMON, *arguments]
-    variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, env=inherit(OMP_NUM_THREADS="1"), text=True, **pipes)
 
 
 def train(folder: Path, *arguments: str) -> Path:
@@ -251,7 +253,7 @@ def ranks_of(launcher: int) -> list[int]:
 def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message: str):
     config = configure.resolve(["+task=bert", "optimizer=lamb", CUT, *words])
     with pytest.raises(UserError, match=f"partition=auto: .*{message}"):
-        make_task(config)
+        check_run(config, make_task(config))
 
 
 @pytest.mark.parametrize("word", ["fp", "overlap"])
@@ -302,7 +304,8 @@ def sent(folder: Path) -> int:
 )
 def test_a_task_that_cannot_be_cut_says_why(words: tuple[str, ...], message: str):
     with pytest.raises(UserError, match=message):
-        make_task(configure.resolve([*words, "optimizer=sgd", CUT, "world=2"]))
+        config = configure.resolve([*words, "optimizer=sgd", CUT, "world=2"])
+        check_run(config, make_task(config))
 
 
 def test_a_plan_needs_no_devices(suite: Call):

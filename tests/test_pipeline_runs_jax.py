@@ -21,7 +21,8 @@ from suite.engine import RanksDiffer
 from suite.engine import jax as whole
 from suite.engine.jax_programs import Mode
 from suite.engine.pipeline import jax as pipeline
-from suite.launch.execution import make_task
+from suite.launch.checks import check_run
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.training import checkpoint
 
@@ -270,6 +271,8 @@ def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_p
     "words, message",
     [
         (("partition.bandwidth_gb=null",), "set partition.bandwidth_gb= as well"),
+        (("partition.tflops=null",), "leave them out, or set partition.tflops= as well"),
+        (("partition.tflops=null", "partition.bandwidth_gb=null", "partition.overhead_us=5"), "are not read"),
         (("world=1",), "no device for a second stage; set world=2"),
         (("optimizer=kfac",), "needs world, observe, .* set optimizer= to one of .*adamw"),
     ],
@@ -277,7 +280,7 @@ def test_a_killed_stage_ends_the_run_and_it_continues(uninterrupted: Path, tmp_p
 def test_what_a_pipeline_cannot_use_is_rejected(words: tuple[str, ...], message: str) -> None:
     config = configure.resolve(["+task=bert", "optimizer=lamb", *CUT, "world=2", *words])
     with pytest.raises(UserError, match=f"partition=auto: .*{message}"):
-        make_task(config)
+        check_run(config, make_task(config))
 
 
 def test_a_plan_needs_no_devices(suite: Call) -> None:

@@ -63,6 +63,39 @@ def test_schema_is_strict():
         assert not validator.is_valid({**document, "rows": [{**row, **wrong}]})
 
 
+SOURCE = "source: {citation: c}\ntables:\n  - {id: A1, title: t, where: w}\nrows:\n"
+ROW = "  - {{id: A1-0{n}, table: A1, task: t, metric: m, value: {n}, evidence: e, where_seen: w}}\n"
+
+
+@pytest.mark.parametrize("place", range(3), ids=["first", "middle", "last"])
+@pytest.mark.parametrize(
+    "broken, says",
+    [
+        ("{row}{row}", "two rows have the id A1-0{n}, in lines {line}, {next}"),
+        ("  - {{id: A1-0{n}, table: A1\n", "while parsing a flow mapping"),
+        ("  - {{id: A1-0{n}, table: A1}}\n", "row A1-0{n}: missing 5 required positional arguments: 'task', 'metric'"),
+        ("  - {{id: A1-0{n}, table: A2, task: t}}\n", "row A1-0{n}: the file has no table A2"),
+        ("  - {{id: A1-0{n}, table: A1, id: A1-09}}\n", "the key 'id' occurs more than once"),
+        ("  - {{id: A1-0{n}, table: A1, seen: yes}}\n", "row A1-0{n}: got an unexpected keyword argument 'seen'"),
+    ],
+)
+def test_a_row_that_is_doubled_or_broken_is_named(place, broken, says):
+    """One that is gone is seen by the number of rows alone, which the tests below state: numbers have gaps."""
+    rows = [ROW.format(n=number) for number in (1, 2, 3)]
+    assert len(published.parse_rows(SOURCE + "".join(rows[:place] + rows[place + 1 :]), "a.yaml")) == 2
+    values = {"n": place + 1, "row": rows[place], "line": place + 5, "next": place + 6}
+    rows[place] = broken.format(**values)
+    with pytest.raises(UserError, match=rf"a\.yaml: [\s\S]*{says.format(**values)}"):
+        published.parse_rows(SOURCE + "".join(rows), "a.yaml")
+
+
+def test_tables_that_are_doubled_or_have_no_rows_are_named():
+    table = "  - {id: A2, title: t, where: w}\n"
+    for tables, says in ((table, "table A2 has no rows"), (table * 2, "two tables have the id A2, in lines 4, 5")):
+        with pytest.raises(UserError, match=says):
+            published.parse_rows(SOURCE.replace("rows:", tables + "rows:") + ROW.format(n=1), "a.yaml")
+
+
 def test_ids_are_unique():
     ids = [row.id for row in published.load_rows()]
     assert len(set(ids)) == len(ids) == 530

@@ -4,10 +4,9 @@ import re
 
 import conftest
 import pytest
-from boards import result
+from boards import rank, result
 
 from suite.board import readme
-from suite.board.groups import rank_results
 from suite.contract import UserError
 
 README = conftest.TESTS.parent / "README.md"
@@ -18,7 +17,7 @@ def seeds(optimizer, *spent, **more):
 
 
 def line(results):
-    (only,) = readme.make_table(rank_results(results)).splitlines()[2:]
+    (only,) = readme.make_table(rank(results)).splitlines()[2:]
     return [cell.strip() for cell in only.strip("|").split(" | ")]
 
 
@@ -47,7 +46,9 @@ def test_rows_stand_with_their_ratio_to_the_first():
 def test_a_leader_is_named_only_if_the_seeds_say_so():
     assert line([*seeds("kfac", *range(100, 108)), *seeds("sgd", *range(200, 208))])[3] == "**kfac**"
     missed = [*seeds("kfac", 1, 2, kind="exhausted"), *seeds("sgd", 1, 2, kind="diverged")]
-    assert line(missed)[2:] == ["kfac > 400 (2 seeds), sgd no ratio: a target was missed", "not reached"]
+    assert line(missed)[2:] == ["kfac not ranked, sgd not ranked", "not reached"]
+    alone = [*seeds("kfac", *range(100, 108)), *seeds("sgd", *[1] * 8, kind="exhausted")]
+    assert line(alone)[2:] == ["kfac 103.5 (8 seeds), sgd not ranked", "only kfac is ranked"]
     equal = [some for name in ("a", "b", "c", "d") for some in seeds(name, *[100, 120] * 4)]
     assert line(equal)[3] == "any of 4" and line(equal[:24])[3] == "a, b or c"
     assert line(equal[:16])[3] == "a or b"
@@ -55,12 +56,12 @@ def test_a_leader_is_named_only_if_the_seeds_say_so():
 
 def test_untuned_results_and_single_optimizers_are_not_in_the_table():
     for results in ([result(trials=0), result(trials=0, optimizer="sgd")], seeds("kfac", 100, 102)):
-        assert readme.make_table(rank_results(results)).splitlines()[2:] == []
+        assert readme.make_table(rank(results)).splitlines()[2:] == []
 
 
 def test_many_ladders_leave_the_readme_short():
     ladders = [result(task={"width": width}, optimizer=name) for width in range(1, 31) for name in ("kfac", "sgd")]
-    lines = readme.make_table(rank_results(ladders)).splitlines()
+    lines = readme.make_table(rank(ladders)).splitlines()
     assert len(lines) == 2 + readme.MOST_LINES and "22 more ladders" in lines[-1]
 
 

@@ -11,6 +11,7 @@ from tiny_runs import Call
 
 from suite import load
 from suite.contract import UserError
+from suite.nodes import load_settings
 from suite.settings import configure, recipes
 from suite.settings.rates import compute_factor
 
@@ -155,7 +156,7 @@ def test_an_unknown_alternative_is_answered_with_the_nearest(words: tuple[str, .
 
 def own_settings(task: str) -> list[str]:
     """Return the settings that a task declares itself."""
-    settings = load.load_settings(f"suite.tasks.{task}")
+    settings = load_settings(f"suite.tasks.{task}")
     return list(settings.__annotations__) if settings else []
 
 
@@ -163,10 +164,10 @@ def own_settings(task: str) -> list[str]:
     "task, key", [(task, key) for task in TASKS for key in ("variant", "data") if key in own_settings(task)]
 )
 def test_no_unknown_alternative_is_an_interpolation_error(task: str, key: str) -> None:
-    from suite.launch import execution
+    from suite.launch.job import make_task
 
     with pytest.raises(UserError, match=rf"task\.{key}=nothing") as error:
-        execution.make_task(configure.resolve([f"task={task}", f"task.{key}=nothing"]))
+        make_task(configure.resolve([f"task={task}", f"task.{key}=nothing"]))
     assert "nterpolation" not in str(error.value)
 
 
@@ -187,7 +188,7 @@ def test_the_plan_of_a_default_sees_an_epoch(task: str, scale: str, suite: Call)
 
 def test_the_plan_warns_where_a_recipes_epochs_are_others(suite: Call) -> None:
     """CaffeNet's poster trains 100 epochs of 16 classes; on all of ImageNet its steps are 1.6 epochs."""
-    words = ["plan", "task=caffenet", "scale=gpu"]
+    words = ["plan", "task=caffenet", "scale=gpu", "task.published_classes=1000"]
     text = suite(*words)[1]
     assert "8,125 steps are 1.62 epochs of this data, but the recipe trains 100 epochs; set max_steps=500456" in text
     assert "the recipe trains" not in suite(*words, "max_steps=500456")[1]

@@ -1,54 +1,68 @@
-"""`Result` and the schema of result.json describe the same entries."""
+"""The format of results: the committed schema is that of the types, and every committed result is written as read."""
 
+import copy
 import json
 from pathlib import Path
-from typing import Any, NotRequired, get_args, get_origin
+from typing import Any
 
+import conftest
+import jsonschema
 import pytest
+from stored import find_faults
 
-import suite
-from suite.record import result
+from suite.record import schema
+from suite.record.result import Result
 
-SCHEMA = json.loads((Path(suite.__file__).parent / "schema" / "result.json").read_text())
-PLACES = {
-    result.Result: (),
-    result.Spec: ("spec",),
-    result.Point: ("curve", "items"),
-    result.Crossing: ("targets", "items"),
-    result.Segment: ("segments", "items"),
-    result.SentBytes: ("bytes",),
-    result.Kernel: ("bytes", "kernel"),
-    result.Weights: ("weights",),
-    result.Continuation: ("resumed_anyway", "items"),
-}
-
-
-def find_node(path: tuple[str, ...]) -> dict[str, Any]:
-    node = SCHEMA
-    for name in path:
-        node = node["items"] if name == "items" else node["properties"][name]
-    return node
-
-
-def may_be_none(kind: Any) -> bool:
-    if get_origin(kind) is NotRequired:
-        [kind] = get_args(kind)
-    return type(None) in get_args(kind)
+FOLDER = conftest.TESTS.parent / "results"
+SAMPLE = min(FOLDER.glob("runs/resnet50/shapes-kfac-jax-s2-*.json"))
+TREES = min(path for path in FOLDER.glob("runs/frnn/*.json") if "trees" in path.name)
 
 
 @pytest.mark.quick
-def test_types_and_schema_have_the_same_entries() -> None:
-    for kind, path in PLACES.items():
-        node = find_node(path)
-        assert set(kind.__annotations__) == set(node["properties"]), kind.__name__
-        assert kind.__required_keys__ == set(node["required"]), kind.__name__
+def test_the_committed_schema_is_that_of_the_types() -> None:
+    assert schema.PATH.read_text() == schema.render_schema(), "run: python -m suite.record.schema"
+
+
+def test_every_committed_result_is_written_as_it_was_read() -> None:
+    files = [path for name in ("runs", "adaprec") for path in sorted((FOLDER / name).rglob("*.json"))]
+    assert len(files) > 800
+    for path in files:
+        text = path.read_text()
+        assert json.dumps(Result.model_validate_json(text).plain()) == json.dumps(json.loads(text)), path
 
 
 @pytest.mark.quick
-def test_types_and_schema_agree_where_an_entry_may_be_missing() -> None:
-    """`None` is allowed by a type exactly where the schema allows null."""
-    for kind, path in PLACES.items():
-        for name, entry in find_node(path)["properties"].items():
-            entry = SCHEMA["$defs"][entry["$ref"].rpartition("/")[2]] if "$ref" in entry else entry
-            null = None in entry.get("enum", ()) or "null" in entry.get("type", ())
-            assert may_be_none(kind.__annotations__[name]) == null, f"{kind.__name__}.{name}"
+@pytest.mark.parametrize(
+    ("sample", "path", "value"),
+    [
+        (SAMPLE, "schema", True),
+        (SAMPLE, "hash", "0" * 13),
+        (SAMPLE, "weights", None),
+        (SAMPLE, "curve.0.wall_seconds", -1.0),
+        (SAMPLE, "curve.0.step", None),
+        (SAMPLE, "outcome.kind", "interrupted"),
+        (SAMPLE, "published", ["a", "a"]),
+        (SAMPLE, "further", 1),
+        (SAMPLE, "precision", None),
+        (SAMPLE, "spec.optimizer", None),
+        (SAMPLE, "spec.config.optimizer", {}),
+        (SAMPLE, "spec.config.world", 0),
+        (TREES, "steps", 1),
+        (TREES, "parameters", 5),
+        (TREES, "curve.0.step", 5),
+        (TREES, "spec.batch_size", 5),
+        (TREES, "spec.config.world", 1),
+    ],
+)
+def test_the_types_and_the_schema_refuse_the_same(sample: Path, path: str, value: Any) -> None:
+    content = json.loads(sample.read_text())
+    changed = copy.deepcopy(content)
+    *parents, last = path.split(".")
+    node: Any = changed
+    for name in parents:
+        node = node[int(name)] if isinstance(node, list) else node[name]
+    node[last] = value
+    validator = jsonschema.Draft202012Validator(json.loads(schema.PATH.read_text()))
+    assert validator.is_valid(content) and not find_faults(content)
+    assert not validator.is_valid(changed)
+    assert bool(find_faults(changed)) == (value != "interrupted"), "an unfinished run has a result in memory"

@@ -11,7 +11,7 @@ import conftest
 import numpy as np
 import pytest
 
-from suite.launch import local, replay
+from suite.launch import directories, replay
 
 TINY = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=4")
 LAB = ("--config-dir", "conf", "optimizer=mine", *TINY[2:])
@@ -155,9 +155,8 @@ def test_a_mixed_run_is_not_resumed_silently(tmp_path: Path, capsys: pytest.Capt
     facts: dict[str, object] = {}
     mixed: dict[str, object] = dict.fromkeys(("fingerprint", "hash", "execution_id", "command", "task_version"), "f")
     mixed |= {"environment": facts, "resumed_anyway": [{"step": 2, "changed": ["x"]}]}
-    (tmp_path / "header.json").write_text(json.dumps(mixed))
-    passed = types.SimpleNamespace(passed=[tmp_path], path=tmp_path / "run.2")
-    local.print_passed(passed, {"environment": facts})  # type: ignore[arg-type]
+    passed = types.SimpleNamespace(passed=[(tmp_path, mixed)], path=tmp_path / "run.2", header={"environment": facts})
+    directories.Directory.print_passed(passed)  # type: ignore[arg-type]
     assert (
         "not resumed, because it was continued with resume=anyway after a change. A new run starts in"
         in capsys.readouterr().out

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import boards
 import conftest
 import numpy as np
 import pytest
@@ -18,8 +19,7 @@ from suite.contract import UserError
 
 
 def environment() -> dict[str, str]:
-    variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    return variables | {"PYTHONPATH": str(conftest.OUTSIDE), "PYTHONSAFEPATH": "1"}
+    return conftest.inherit(PYTHONPATH=str(conftest.OUTSIDE), PYTHONSAFEPATH="1")
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -47,9 +47,9 @@ LONG = ("max_steps=400", "eval_every=100", "stop_at_target=false", "optimizer=kf
 @pytest.mark.parametrize(
     "backend, how",
     [
-        *(("torch", how) for how in ("SIGINT", "SIGTERM", "SIGKILL")),
+        *(("torch", how) for how in ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")),
         ("jax", "SIGTERM"),
-        *(pytest.param("jax", how, marks=pytest.mark.slow) for how in ("SIGINT", "SIGKILL")),
+        *(pytest.param("jax", how, marks=pytest.mark.slow) for how in ("SIGINT", "SIGHUP", "SIGKILL")),
     ],
 )
 def test_interrupted_anywhere_then_resumed_is_uninterrupted(tmp_path: Path, backend: str, how: str) -> None:
@@ -58,7 +58,7 @@ def test_interrupted_anywhere_then_resumed_is_uninterrupted(tmp_path: Path, back
     wait_for_step(process, tmp_path / "cut", 20)
     process.send_signal(signal.Signals[how])
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}[how], output
+    assert process.returncode == {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGKILL": -9}[how], output
     assert not (tmp_path / "cut" / "result.json").exists()
     before = len(events(tmp_path / "cut"))
     finish(tmp_path, *run, "run_dir=cut")
@@ -215,21 +215,26 @@ def test_a_start_that_failed_does_not_block_the_corrected_command(suite: Any, tm
 
 def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     """By a step, a checkpoint or a result; what another world cannot go on with is said."""
-    from suite.launch import directories, execution, local
+    from suite.launch.directories import Directory
+    from suite.launch.job import make_header, make_task
     from suite.settings import configure
+    from suite.settings.effects import hash_run
     from suite.training import checkpoint
 
-    def state(directory: str = "run", **changes: Any) -> str:
-        return directories.Directory(change(config, {"run_dir": str(tmp_path / directory), **changes}), "f").state
+    def directory(**changes: Any) -> Directory:
+        changed = change(config, {"run_dir": str(tmp_path / "run"), **changes})
+        return Directory(changed, {**header, "hash": hash_run(changed)})
+
+    def state(**changes: Any) -> str:
+        return directory(**changes).state
 
     config = configure.resolve(["task=tiny", "optimizer=sgd"], conftest.OUTSIDE / "conf")
-    header = execution.make_header(config, [], execution.make_task(config)) | {"fingerprint": "f"}
-    config = change(config, {"run_dir": str(tmp_path / "run")})
-    lock, _ = local.claim_directory(config, header, directories.Directory(config, "f"))
+    header = make_header(config, make_task(config), 1, [])
+    lock, _ = directory().claim()
     log = tmp_path / "run" / "events.jsonl"
     assert state() == "resumed" and state(seed=1) == "new", "it has not begun"
     with pytest.raises(UserError, match="another process is running this"):
-        local.claim_directory(config, header, directories.Directory(change(config, {"seed": 1}), "f"))
+        directory(seed=1).claim()
     os.close(lock)
     log.write_text('{"event": "started", "step": 0}\n')
     assert state(seed=1) == "new"
@@ -246,10 +251,10 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
         UserError, match=r"world=1 there, 2 here\)\. Each rank has its own residuals, which world=2 cannot use; choose"
     ):
         state(world=2)
-    stale = directories.Directory(config, "f")
-    (tmp_path / "run" / "result.json").write_text('{"outcome": {"kind": "reached"}}')
+    stale = directory()
+    (tmp_path / "run" / "result.json").write_text(json.dumps(boards.result()))
     with pytest.raises(UserError, match="another process has just used this directory; run the same command again"):
-        local.claim_directory(config, header, stale)
+        stale.claim()
 
 
 def test_a_failure_in_the_first_step_is_no_result(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

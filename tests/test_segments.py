@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored import find_faults
 from test_run import finish, start
 from tiny_runs import copied, wait_for_step
 
-from suite.entries.recompute import schema_faults
 from suite.record import record
 
 Call = Callable[..., tuple[int, str]]
@@ -47,7 +47,7 @@ def test_bytes_of_a_resumed_run_are_those_of_a_whole_one(suite: Call, tmp_path: 
     parts = [segment["bytes"]["sent"] for segment in cut["segments"]]
     assert sum(parts) == cut["bytes"]["sent"] and all(part > 0 for part in parts)
     assert cut["peak_memory_bytes"] == max(segment["peak_memory_bytes"] for segment in cut["segments"])
-    assert not list(schema_faults(cut))
+    assert not list(find_faults(cut))
 
     for log in (True, False):
         path = copied(tmp_path / "cut", tmp_path / f"same{log}", log=log)

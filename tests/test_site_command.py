@@ -16,7 +16,7 @@ from suite.verbs import board as verb
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "CON", "", "ä" * 300, "a.b", "A", "x\0y", "index"])
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "CON", "ä" * 300, "a.b", "A", "x\0y", "index"])
 def test_a_name_from_outside_never_leaves_the_folder(name, tmp_path):
     other = {**result(), "spec": {**result()["spec"], "task": name}}
     site([other, result()], tmp_path / "site")
@@ -48,7 +48,11 @@ def test_the_command_names_what_it_left_out(tmp_path, capsys, monkeypatch):
         "reading 4 files",
         *(f"left out runs/{name}.json" for name in ("broken", "other", "short")),
     ]
-    assert "short.json: not a result: spec.task is missing" in printed.err and "its schema is 7" in printed.err
+    assert (
+        "short.json: not a result: " in printed.err
+        and "are missing" in printed.err
+        and "its schema is 7" in printed.err
+    )
     assert "runs/broken.json" in (tmp_path / "page" / "index.html").read_text()
 
 

@@ -6,13 +6,12 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from boards import result
+from boards import rank, result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from suite import svg
 from suite.board.contest import Competitor, Contest, Setting
-from suite.board.groups import rank_results
 from suite.board.sections import make_sections
 from suite.board.site import curves, profile, strip, text
 from suite.board.site.dots import Dots, draw_dots
@@ -87,7 +86,7 @@ def test_labels_from_outside_are_escaped_and_shortened():
 
 
 def contest(*ratios, tiers=None):
-    rows = rank_results([result(optimizer=name, seed=0) for name in "abcdefghijkl"]).groups[0].entries
+    rows = rank([result(optimizer=name, seed=0) for name in "abcdefghijkl"]).groups[0].entries
     placed = [
         Competitor((row,), "may lead", 1, len(ratios), tier, ratio=ratio)
         for row, ratio, tier in zip(rows, ratios, tiers or [1] * len(ratios), strict=False)
@@ -188,7 +187,7 @@ def test_the_profile_compares_optimizers_over_ladders():
         *ladder(2, kfac=300, sgd=100),
         *ladder(3, kfac=100, sgd=100, lamb=50),
     ]
-    overview = profile.make_overview(make_sections(rank_results(results).groups))
+    overview = profile.make_overview(make_sections(rank(results).groups))
     assert overview is not None and overview.backend == "torch" and len(overview.ladders) == 3
     assert list(overview.profiles) == ["sgd", "kfac"] and overview.left_out == ("lamb",)
     assert sorted(overview.profiles["kfac"].ratios.values()) == [1, 2, 3]
@@ -197,9 +196,9 @@ def test_the_profile_compares_optimizers_over_ladders():
 
 
 def test_few_ladders_make_no_profile():
-    assert profile.make_overview(make_sections(rank_results([*ladder(1, kfac=100, sgd=200)]).groups)) is None
+    assert profile.make_overview(make_sections(rank([*ladder(1, kfac=100, sgd=200)]).groups)) is None
     alone = [some for width in (1, 2, 3) for some in ladder(width, kfac=100)]
-    assert profile.make_overview(make_sections(rank_results(alone).groups)) is None
+    assert profile.make_overview(make_sections(rank(alone).groups)) is None
     assert profile.make_overview([]) is None
 
 

@@ -15,6 +15,8 @@ from torch import nn
 ROOT = conftest.TESTS.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES.remove(ROOT / "docs" / "partition.md")  # its programs are run by tests/partition/test_page.py
+TRANSFORMER = ROOT / "docs" / "transformer.md"  # each of its blocks continues from those before
+PAGES.remove(TRANSFORMER)
 PAGES += sorted((ROOT / "tasks").glob("*/CARD.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [
@@ -26,12 +28,12 @@ USED = re.compile(r"^from suite\.optimizers\.(\w+)\.(torch|jax) import make as \
 RIVALS = ("sgd", "momentum", "adamw")
 
 
-def run(block: str) -> dict[str, Any]:
-    """Run a block and return the names that it leaves behind."""
+def run(block: str, found: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run a block after others, which have left these names, and return all names."""
     import torch
 
     state = torch.get_rng_state()
-    found: dict[str, Any] = {"__name__": "snippet"}
+    found = {"__name__": "snippet"} if found is None else found
     try:
         exec(compile(block, "<documentation>", "exec"), found)
     finally:
@@ -106,6 +108,32 @@ def replaced(block: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> dict[str
 def test_it_runs_and_its_loss_falls(block: str) -> None:
     found = run(block)
     assert found["losses"][-1] < 0.8 * found["losses"][0]
+
+
+def run_page(page: str) -> list[list[float]]:
+    """Run all blocks of a page, and return the losses of each."""
+    found: dict[str, Any] = {"__name__": "snippet"}
+    return [run(block, found)["losses"] for block in BLOCK.findall(page)]
+
+
+LEAST = np.log(2.0)  # nats a word: the next is one of two
+
+
+@pytest.mark.filterwarnings("ignore")  # those of Lightning and Hugging Face
+@pytest.mark.parametrize("framework", ["torch", pytest.param("flax", marks=pytest.mark.slow)])
+def test_the_transformer_learns_all_that_can_be_learned(framework: str) -> None:
+    in_torch, flax = TRANSFORMER.read_text().split("## Flax")
+    for losses in run_page(in_torch if framework == "torch" else flax):
+        assert losses[0] > 2.5 and abs(losses[-1] - LEAST) < 0.06
+
+
+def test_the_transformer_diverges_without_the_number_of_words() -> None:
+    """As its page says; K-FAC warns once."""
+    block = BLOCK.findall(TRANSFORMER.read_text())[0].replace(", counted=targets.numel()", "")
+    assert run(block)["losses"][-1] > 100.0
+    with pytest.warns(UserWarning, match="such as words, pass their number") as warned:
+        assert np.isnan(run(block.replace("damping=0.01", "damping=0.001"))["losses"][11])
+    assert len(warned) == 1
 
 
 @pytest.mark.sample(4)

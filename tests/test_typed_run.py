@@ -70,19 +70,18 @@ def test_a_setting_of_time_changes_no_measurement() -> None:
 def test_every_committed_result_is_read() -> None:
     faults = []
     for path in sorted(RESULTS.rglob("*.json")):
-        result = json.loads(path.read_text())
+        result = record.read_result(path)
         try:
             run = record.load_run(result)
         except UserError as error:
             faults.append(f"{path}: {error}")
             continue
-        assert isinstance(run, BaselineRun) == record.is_baseline(result["spec"])
-        assert run.method == record.method_of(result["spec"]), path
-        assert run.seed == result["spec"]["seed"] and run.task.name == result["spec"]["task"], path
+        assert isinstance(run, BaselineRun) == record.is_baseline(result.spec)
+        assert run.method == record.method_of(result.spec), path
+        assert run.seed == result.spec.seed and run.task.name == result.spec.task, path
         if isinstance(run, Run):
-            assert (run.backend, run.world, run.comm.name) == tuple(
-                result["spec"][key] for key in ("backend", "world", "comm")
-            ), path
+            spec = result.spec
+            assert (run.backend, run.world, run.comm.name) == (spec.backend, spec.world, spec.comm), path
     assert not faults
 
 

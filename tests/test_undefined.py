@@ -2,11 +2,11 @@
 
 import json
 
+import boards
 import numpy as np
 import pytest
 from click_lines import make_line, write_logs
 
-from suite import load
 from suite.contract import Evaluated, Target
 from suite.engine import tree
 from suite.launch import replay
@@ -19,8 +19,7 @@ from suite.training import checkpoint
 
 
 def made(name):
-    node = resolve([f"task={name}"], None).task
-    return load.make_member(load.load_member(node.module).make, node, "task")
+    return resolve([f"task={name}"], None).task.build()
 
 
 def test_a_log_of_one_class_has_no_auc():
@@ -56,9 +55,9 @@ def test_every_reader_of_metrics_takes_an_undefined_one(capsys):
     curve = [{**event, "samples": 10, "wall_seconds": 2.0}]
     (rung,) = record.find_crossings(curve, [target])
     assert not rung["reached"] and rung["bracket"] == [5, None]
-    result = {"curve": curve, "targets": [rung], "outcome": {"kind": "exhausted"}, "execution_id": "a"}
-    result |= {"spec": {"task": "dlrm"}, "data": {"label": "x"}}
-    assert words.find_best(result, rung) == "undefined"
+    evaluated = [{name: value for name, value in point.items() if name != "event"} for point in curve]
+    result = boards.made(curve=evaluated, targets=[rung], outcome={"kind": "exhausted"})
+    assert words.find_best(result, result.targets[0]) == "undefined"
     assert sweep._numbers(result)[-1] == "auc undefined"
     assert {key for key, _ in points.list_points(result, [event], finished=False)} == {
         "valid/loss",

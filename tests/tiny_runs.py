@@ -24,7 +24,7 @@ def finished(folder: Path, *arguments: str) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder.parent)
         patch.setenv("PYTHONPATH", PATH)
-        patch.delenv("XLA_FLAGS", raising=False)
+        patch.setenv("XLA_FLAGS", conftest.FLAGS)
         assert cli.main([*TINY, *arguments, f"run_dir={folder}"]) == 0
     return folder
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from suite import load
 from suite.engine.pipeline.torch import Trained
-from suite.launch.execution import make_task
+from suite.launch.job import make_task
 from suite.settings import configure
 
 RESNET50 = ["data=shapes", "width=4", "bn_group=2", "image_size=32", *SMALL_BATCHES]

@@ -59,11 +59,11 @@ class Case:
     def __init__(self, words: list[str], backend: str, rank: int, world: int, *, alone: bool = False):
         from engines import engine
 
-        from suite.launch import execution
+        from suite.launch.job import make_task
         from suite.settings import configure
 
         self.config = configure.resolve([*words, f"backend={backend}", f"world={world}", "threads=1"])
-        self.task = execution.make_task(self.config)
+        self.task = make_task(self.config)
         self.engine, self.number = engine(self.config, self.task), 0
         share = self.engine.share
         self.batches = [self.task.batch("train", 0, step, *share) for step in range(8)]

@@ -17,7 +17,7 @@ Mode = str | Mapping[str, str]  # a candidate's name, or the candidate's name fo
 
 @dataclass(frozen=True)
 class Point:
-    """A score on the validation split; larger is better for every metric."""
+    """A score on the validation split; larger is better for every metric, and -inf is that of a diverged model."""
 
     step: int
     score: float

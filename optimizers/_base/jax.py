@@ -46,6 +46,7 @@ class Optimizer(optax.GradientTransformationExtraArgs):
     host: Callable[..., Any]
     drain: Callable[[], None]
     forward_params: Callable[..., Any]
+    evaluated_params: Callable[..., Any]
     reset: Callable[..., Any]
     facts: Callable[..., dict[str, float]]
 
@@ -374,20 +375,21 @@ def add_weight_decay(
     return {name: grad + weight_decay * params[name] if grad.ndim > 1 else grad for name, grad in grads.items()}
 
 
-def reset_blocks(state: dict[str, Any], moved: dict[str, Array], *names: str) -> dict[str, Any]:
-    """Set state to zero for blocks of parameters that have moved.
+def reset_blocks(state: dict[str, Any], moved: dict[str, Array], *names: str, start: float = 0.0) -> dict[str, Any]:
+    """Set state to its start for blocks of parameters that have moved.
 
     Args:
         state: the optimizer's state.
         moved: (n,) booleans by parameter, for a parameter of shape (n, …).
         names: the entries of the state to change, each a dictionary by parameter.
+        start: what they start at.
 
     Returns:
         The new state.
     """
 
     def cleared(value: Array, mask: Array) -> Array:
-        return jnp.where(mask.reshape(-1, *[1] * (value.ndim - 1)), 0, value)
+        return jnp.where(mask.reshape(-1, *[1] * (value.ndim - 1)), start, value)
 
     return state | {
         name: state[name] | {parameter: cleared(state[name][parameter], mask) for parameter, mask in moved.items()}

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
     state: dict[Any, Any]  # by parameter; state of no single parameter is under the optimizer's name
 
     def __init__(self, parameters: Iterable[Any], settings: Chosen, fixed: Collection[str] = ()):
-        self.settings = settings
+        self.settings, self.values = settings, dict(settings)
         super().__init__(parameters, settings.scheduled() | settings.model_dump(include=set(fixed)))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -96,6 +96,11 @@ class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
             for group, key, held in tensors:
                 group[key] = held
 
+    def read_group(self, group: Mapping[str, Any]) -> Chosen:
+        """Return the settings that hold now for a group of parameters."""
+        held = {name: group.get(name, value) for name, value in self.values.items()}
+        return cast(Chosen, _Held(held))
+
     def _begin(self, group: dict[str, Any]) -> None:
         """Initialise the state of a new group's parameters; called for the first groups and for later ones."""
         raise NotImplementedError
@@ -142,6 +147,14 @@ class Optimizer(torch.optim.Optimizer, Generic[Chosen]):
             name: value for name, value in self.__dict__.items() if not name.startswith("_") and not callable(value)
         }
         return super().__getstate__() | fields
+
+
+class _Held:
+    """Settings of a group as attributes. torch.compile traces it, and no copy of a pydantic object."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        for name, value in values.items():
+            setattr(self, name, value)
 
 
 def _split_shared(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[Any, Any]]:
@@ -336,11 +349,18 @@ def place_numbers(numbers: Sequence[float] | float, like: Tensor, dtype: torch.d
 
 
 @torch.no_grad()
-def reset_blocks(optimizer: torch.optim.Optimizer, moved: Mapping[Tensor, Tensor]) -> None:
-    """Set state to zero for blocks of parameters that have moved: {parameter (n, …): (n,) booleans}."""
+def reset_blocks(optimizer: torch.optim.Optimizer, moved: Mapping[Tensor, Tensor], **starts: float) -> None:
+    """Set state to its start for blocks of parameters that have moved.
+
+    Args:
+        optimizer: the optimizer.
+        moved: {parameter (n, …): (n,) booleans}.
+        starts: what kinds of state start at that do not start at 0.
+    """
     for parameter, mask in moved.items():
-        for value in optimizer.state[parameter].values():
-            value[mask] = 0
+        for name, value in optimizer.state[parameter].items():
+            if isinstance(value, Tensor):  # the number of missed updates is of the whole parameter
+                value[mask] = starts.get(name, 0.0)
 
 
 def ensure_velocities(

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.contract import UserError
+from suite.contract import UserError, suggest_names
 from suite.declared import Declared
-from suite.load import suggest_names
 
 Place = tuple[torch.dtype, torch.device]
 OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")  # torch's schedules write them

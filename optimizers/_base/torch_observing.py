@@ -1,6 +1,7 @@
 """Base of torch optimizers that need statistics of the layers beside the gradient."""
 
 import contextlib
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -31,6 +32,7 @@ class Observing(Optimizer[Chosen]):
     _step_supports_amp_scaling = True
     _sums: Tree | None = None
     _samples: float = 0.0
+    _warned: bool = False  # of statistics that are not finite
 
     def _step(self, closure: Callable[[], Any] | None = None, **inputs: Any) -> Any:
         """Do what `step` describes, unless a GradScaler found infinite gradients.
@@ -141,7 +143,16 @@ class Observing(Optimizer[Chosen]):
                 "step"
             )
         self._sums, self._samples = None, 0.0
-        return {name: value / samples for name, value in sums.items()}
+        means = {name: value / samples for name, value in sums.items()}
+        if means and not self._warned and not torch.stack([value.isfinite().all() for value in means.values()]).all():
+            self._warned = True
+            warnings.warn(
+                f"{type(self).__name__}: inputs or gradients of layers are not finite, so that the weights will not be "
+                "either; if the loss is a mean over something else than samples, such as words, pass their number, "
+                "observed(model, optimizer, counted=…); else lower lr, or raise damping",
+                stacklevel=5,
+            )
+        return means
 
     def _closed(self) -> None:
         """Reject a parameter group that is added after construction.

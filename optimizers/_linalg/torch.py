@@ -1,13 +1,19 @@
-"""Inverse roots, and products of narrow matrices, in torch."""
+"""Inverse roots, products of narrow matrices, and norms and inner products of large ones, in torch."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from suite.optimizers._base.torch import widen_type
+from suite.optimizers._base.torch_shards import is_sharded
 from suite.optimizers._linalg import CAP, FAILURE, GROWTH, SOLVER
+
+# In float32 on a CPU, torch adds up a norm or an inner product in a few running sums: the norm of 2^20 normal values is
+# 1e-5 too short, that of 2^27 1.6 % (torch 2.13; pytorch#169237). Larger tensors than LARGE are added up in parts of
+# PART values, which is as fast; the norm is then right to 1e-6 also where few values are large.
+LARGE, PART = 2**16, 2**12
 
 
 @torch.no_grad()
@@ -51,6 +57,27 @@ def multiply_matrices(left: Tensor, right: Tensor, out: Tensor | None = None) ->
         return torch.matmul(left.to(kind), right.to(kind), out=out)
     multiply = torch.mm if left.ndim == 2 else torch.bmm
     return multiply(left, right, out_dtype=kind, out=out)
+
+
+def compute_norms(values: Iterable[Tensor]) -> Tensor:
+    """Return the Euclidean norm of each tensor, (count,)."""
+    return torch.stack(torch._foreach_norm([_norms_of_parts(v) if v.numel() > LARGE else v for v in values]))
+
+
+def _norms_of_parts(value: Tensor) -> Tensor:
+    """A vector with the norm of a large tensor."""
+    if is_sharded(value):
+        return torch.linalg.vector_norm(value.flatten(1), dim=1) if value.ndim > 1 else value
+    rest = value.numel() % PART
+    whole, last = value.reshape(-1).split([value.numel() - rest, rest])
+    norms = torch.linalg.vector_norm(whole.view(-1, PART), dim=1)
+    norms = torch.cat([norms, torch.linalg.vector_norm(last)[None]]) if rest else norms
+    return _norms_of_parts(norms) if len(norms) > LARGE else norms
+
+
+def multiply_values(one: Tensor, other: Tensor) -> Tensor:
+    """Return the inner product ⟨v, u⟩ of two tensors of one shape."""
+    return torch.vdot(one.flatten(), other.flatten()) if one.numel() <= LARGE else (one * other).sum()
 
 
 def are_finite(stack: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.adagrad.settings import Settings
+from suite.optimizers.adagrad import Settings
 
 Tree = dict[str, np.ndarray]
 

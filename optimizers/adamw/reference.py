@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.adamw.settings import Settings
+from suite.optimizers.adamw import Settings
 
 Tree = dict[str, np.ndarray]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from suite.contract import UserError
+from suite.contract import MissingError, UserError, suggest_names
 from suite.optimizers.external.settings import Settings
 
 # what to run for a missing package, where its name is not what pip wants
@@ -46,15 +46,17 @@ def imported_object(key: str, dotted: str, path: str | None) -> Any:
         path: folder to import from first, None for none.
 
     Raises:
-        UserError: where there is no such folder, module or name.
+        MissingError: where there is no such folder or module. UserError: where the module has no such name.
     """
     module, _, name = dotted.rpartition(".")
     if not module:
         raise UserError(f"optimizer.{key}={dotted}: write module and name, as in torch.optim.RMSprop or optax.rmsprop")
+    library = import_library(f"optimizer.{key}={dotted}", module, path)
     try:
-        return getattr(import_library(f"optimizer.{key}={dotted}", module, path), name)
+        return getattr(library, name)
     except AttributeError as error:
-        raise UserError(f"optimizer.{key}={dotted}: {module} has no {name}") from error
+        hint = suggest_names(name, [known for known, value in vars(library).items() if callable(value)])
+        raise UserError(f"optimizer.{key}={dotted}: {module} has no {name}; {hint}") from error
 
 
 def import_library(typed: str, module: str, path: str | None) -> ModuleType:
@@ -66,10 +68,10 @@ def import_library(typed: str, module: str, path: str | None) -> ModuleType:
         path: folder to import from first, None for none.
 
     Raises:
-        UserError: where there is no such folder or module.
+        MissingError: where there is no such folder or module.
     """
     if path is not None and not Path(path).is_dir():
-        raise UserError(f"optimizer.path={path}: no such folder")
+        raise MissingError(f"optimizer.path={path}: no such folder")
     if path is not None and path not in sys.path:
         sys.path.insert(0, path)
     try:
@@ -79,7 +81,7 @@ def import_library(typed: str, module: str, path: str | None) -> ModuleType:
             raise
         root = error.name.partition(".")[0]
         how = INSTALL.get(root, f"pip install {root}, or optimizer.path=DIR where it lies")
-        raise UserError(f"{typed}: no module {error.name} here; use {how}") from error
+        raise MissingError(f"{typed}: no module {error.name} here; use {how}") from error
 
 
 def make_arguments_error(key: str, dotted: str, error: Exception) -> UserError:

@@ -21,9 +21,9 @@ from suite.optimizers._base.jax import (
     one_rank,
     validate_settings,
 )
-from suite.optimizers._base.jax_adamw import step_adamw
 from suite.optimizers._base.jax_shapes import Shapes
 from suite.optimizers._linalg.jax import map_matrices
+from suite.optimizers._rules.jax import step_by_adamw
 from suite.optimizers.kfac import jax_stale
 from suite.optimizers.kfac.jax_averages import mix_statistics
 from suite.optimizers.kfac.jax_factors import compute_ridges, damped_inverse, is_usable
@@ -230,7 +230,7 @@ class KFAC:
             changes |= self._rescaled(params, changes)
         state = state | {"velocity": velocity, "steps": state["steps"] + 1}
         if rest:
-            moved, moments = step_adamw(rest, state, params, dict(self.settings) | hyper)
+            moved, moments = step_by_adamw(rest, state, params, self.settings.model_copy(update=hyper))
             changes, state = changes | moved, state | moments
         return changes, state | ({"wait": state["wait"] - 1} if self.settings.stale else {})
 

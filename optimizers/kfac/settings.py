@@ -29,7 +29,9 @@ class Settings(Declared):
     factor_decay: float = setting(0.95, "decay β of the factors' averages", at_least=0, at_most=1, scheduled=True)
     factor_interval: int = setting(10, "steps between updates of the factors", at_least=1)
     inverse_interval: int = setting(10, "steps between inversions of the factors", at_least=1)
-    inverse_warmup: int = setting(0, "last step up to which the factors are inverted at every step", at_least=0)
+    inverse_warmup: int = setting(
+        0, "last step, counted from 0, up to which the factors are inverted at every step", at_least=0
+    )
     stale: bool = setting(
         False, "each factor adapts its own interval (SP-NGD); needs factor_interval=1 and inverse_interval=1"
     )

@@ -22,8 +22,9 @@ from suite.optimizers._base.torch import (
     turn_weights,
     widen_type,
 )
-from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_observing import Observing
+from suite.optimizers._linalg.torch import compute_norms, multiply_values
+from suite.optimizers._rules.torch import step_by_adamw
 from suite.optimizers.kfac import torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
 from suite.optimizers.kfac.settings import Settings
@@ -274,7 +275,7 @@ class KFAC(Observing[Settings]):
             rest = [parameter for parameter in group["params"] if parameter in self.rest]
             for params, updates in by_updates(self, rest, steps):
                 with edit_weights(params) as values:
-                    step_adamw(self, params, values, updates, dict(self.settings) | group)
+                    step_by_adamw(self, params, values, self.read_group(group), updates)
 
     def _gradients(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """Return what is preconditioned: gradients with L2 decay, or their average."""
@@ -308,7 +309,7 @@ class KFAC(Observing[Settings]):
 
         def multiply_trees(one: Tree, other: Tree) -> Tensor:
             """⟨v, u⟩ of each parameter."""
-            return torch.stack([torch.vdot(one[name].flatten(), other[name].flatten()) for name in given])
+            return torch.stack([multiply_values(one[name], other[name]) for name in given])
 
         def measure_loss() -> tuple[Tensor, Tensor]:
             """The loss and ⟨∇h, v⟩ (2,) at the present weights, of the gradient before clipping."""
@@ -344,7 +345,7 @@ class KFAC(Observing[Settings]):
         for name in self.plan.kronecker:
             weight = self.plan.layers[name].parameters[0]
             if (value := self.named[weight]).grad is not None:
-                value.mul_((2.0 * self.plan.shapes[weight][0]) ** 0.5 / (value.norm() + 1e-9))
+                value.mul_((2.0 * self.plan.shapes[weight][0]) ** 0.5 / (compute_norms([value])[0] + 1e-9))
 
 
 def _observe_nothing(taps: Any, weight: Tensor) -> Tree:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from suite.optimizers._base.torch import place_numbers
+from suite.optimizers._linalg.torch import multiply_values
 from suite.optimizers.kfac.plan import KFACPlan
 
 Tree = dict[str, Tensor]
@@ -65,7 +66,7 @@ def clip_direction(plan: KFACPlan, grads: Tree, direction: Tree, *, rates: Mappi
     if not covered:
         return {}
     lr = max((rates[name] for name in covered), default=0.0)
-    parts = torch.stack([torch.vdot(grads[name].flatten(), direction[name].flatten()) for name in covered])
+    parts = torch.stack([multiply_values(grads[name], direction[name]) for name in covered])
     if any(rates[name] != lr for name in covered):
         parts = parts * place_numbers([(rates[name] / lr) ** 2 for name in covered], parts)
     length = parts.sum().clamp_min(torch.finfo(parts.dtype).tiny)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from suite.contract import Reduce
 from suite.optimizers._base.torch import place_numbers
+from suite.optimizers._linalg.torch import compute_norms
 from suite.optimizers.kfac.plan import KFACPlan
 
 State = dict[str, Any]
@@ -30,9 +31,9 @@ def compare_factors(now: Tensor, last: Tensor, before: Tensor, alpha: float) -> 
 
     `before` then holds the last one.
     """
-    close = [(now - past).norm() < alpha * past.norm() for past in (last, before)]
+    norms = compute_norms([now - last, now - before, last, before])
     before.copy_(last)
-    return torch.stack(close)
+    return norms[:2] < alpha * norms[2:]
 
 
 def update_intervals(

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.lamb.settings import Settings
+from suite.optimizers.lamb import Settings
 
 Tree = dict[str, np.ndarray]
 

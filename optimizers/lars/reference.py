@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.lars import EPSILON
-from suite.optimizers.lars.settings import Settings
+from suite.optimizers.lars import EPSILON, Settings
 
 Tree = dict[str, np.ndarray]
 

@@ -10,8 +10,8 @@ from jax import Array
 from suite.contract import Layer
 from suite.declared import describe_settings
 from suite.optimizers._base.jax import NARROW, Optimizer, build_for_shapes, validate_settings
-from suite.optimizers._base.jax_adamw import step_adamw
 from suite.optimizers._plan import read_layers
+from suite.optimizers._rules.jax import step_by_adamw
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -59,7 +59,8 @@ class Muon:
         hyper, state = state["hyper"], state | {"steps": state["steps"] + 1}
         matrices, momentum = self._orthogonal({name: grads[name] for name in self.plan.sides}, state)
         changes = {name: -hyper["lr"] * (x + hyper["weight_decay"] * params[name]) for name, x in matrices.items()}
-        rest, moments = step_adamw({name: grads[name] for name in self.plan.rest}, state, params, hyper)
+        rest = {name: grads[name] for name in self.plan.rest}
+        rest, moments = step_by_adamw(rest, state, params, self.settings.model_copy(update=hyper))
         return changes | rest, state | momentum | moments
 
     def _orthogonal(self, grads: Tree, state: State) -> tuple[Tree, State]:

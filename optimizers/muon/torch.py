@@ -21,9 +21,10 @@ from suite.optimizers._base.torch import (
     record_missed_updates,
     turn_weights,
 )
-from suite.optimizers._base.torch_adamw import step_adamw
 from suite.optimizers._base.torch_shards import gather_whole, split_like
+from suite.optimizers._linalg.torch import compute_norms
 from suite.optimizers._plan import copy_layers, read_layers
+from suite.optimizers._rules.torch import step_by_adamw
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
 from suite.optimizers.muon.settings import Settings
 
@@ -89,7 +90,8 @@ class Muon(Optimizer[Settings]):
                 torch._foreach_mul_([value for _, value in matrices], 1.0 - group["lr"] * group["weight_decay"])
             self._orthogonal(matrices, group)
         if rest:
-            step_adamw(self, [parameter for parameter, _ in rest], [value for _, value in rest], steps, group)
+            others, weights = [parameter for parameter, _ in rest], [value for _, value in rest]
+            step_by_adamw(self, others, weights, self.read_group(group), steps)
 
     def _orthogonal(self, pairs: list[tuple[Tensor, Tensor]], group: dict[str, Any]) -> None:
         """Muon's step for parameters and their values, stack by stack; decay is done before."""
@@ -130,7 +132,7 @@ def newton_schulz(stack: Tensor, iterations: int, *, bfloat16: bool = False) -> 
     """
     a, b, c = COEFFICIENTS
     kind, (rows, columns) = stack.dtype, stack.shape[-2:]
-    x = stack / torch.linalg.matrix_norm(stack, keepdim=True).clamp(min=NORM)
+    x = stack / compute_norms(stack.unbind())[:, None, None].clamp(min=NORM)
     if bfloat16 or kind in NARROW or columns < WIDE * rows or not iterations:
         x = x.bfloat16() if bfloat16 else x
         for _ in range(iterations):

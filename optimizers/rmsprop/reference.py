@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.rmsprop.settings import Settings
+from suite.optimizers.rmsprop import Settings
 
 Tree = dict[str, np.ndarray]
 

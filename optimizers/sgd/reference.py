@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.sgd.settings import Settings
+from suite.optimizers.sgd import Settings
 
 Tree = dict[str, np.ndarray]
 

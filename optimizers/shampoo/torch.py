@@ -22,7 +22,7 @@ from suite.optimizers._base.torch import (
     widen_type,
 )
 from suite.optimizers._linalg.host import HostRoots
-from suite.optimizers._linalg.torch import are_finite, inverse_root
+from suite.optimizers._linalg.torch import are_finite, compute_norms, inverse_root
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
 from suite.optimizers.shampoo.settings import Settings
 from suite.optimizers.shampoo.torch_blocks import cut_blocks, find_touched_rows, join_blocks, multiply_side, unfold_side
@@ -253,8 +253,7 @@ class Shampoo(Optimizer[Settings]):
         done = {name: value.reshape_as(steps[name]) for name, value in done.items()}
         if not done or self.settings.graft_blocks:
             return done
-        norm = torch.stack(torch._foreach_norm(list(done.values())))
-        goal = torch.stack(torch._foreach_norm([steps[name] for name in done]))
+        norm, goal = compute_norms(done.values()), compute_norms(steps[name] for name in done)
         torch._foreach_mul_(list(done.values()), (goal / torch.where(norm > 0, norm, 1.0)).unbind())
         known = (norm.isfinite() & goal.isfinite()).unbind()  # squares may overflow
         return {name: torch.where(good, done[name], steps[name]) for name, good in zip(done, known, strict=True)}

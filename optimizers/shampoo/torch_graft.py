@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suite.optimizers._linalg.torch import compute_norms
 from suite.optimizers.shampoo.plan import GRAFT_EPSILON
 from suite.optimizers.shampoo.settings import Graft
 
@@ -44,7 +45,7 @@ def compute_grafted_steps(graft: Graft, grads: Tree, states: list[dict[str, Tens
 
 def match_lengths(blocks: Tensor, steps: Tensor) -> Tensor:
     """Return blocks (count, …) with the length of the steps; the steps themselves where a length is 0 or not finite."""
-    norm, goal = (torch.linalg.vector_norm(value.flatten(1), dim=1) for value in (blocks, steps))
+    norm, goal = (compute_norms(value.unbind()) for value in (blocks, steps))
     known = (norm > 0) & norm.isfinite() & goal.isfinite()
     shape = (-1, *[1] * (blocks.ndim - 1))
     return torch.where(known.view(shape), blocks * (goal / torch.where(known, norm, 1.0)).view(shape), steps)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.sm3 import EPSILON
-from suite.optimizers.sm3.settings import Settings
+from suite.optimizers.sm3 import EPSILON, Settings
 
 Tree = dict[str, np.ndarray]
 

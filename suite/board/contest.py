@@ -6,7 +6,7 @@ which optimizer leads.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, median
@@ -23,9 +23,10 @@ from suite.statistics.ranking import Flags, Ranking
 from suite.statistics.registered import plan_looks, rank_registered
 
 BACKENDS = ("torch", "jax")  # the order of the project's other tables
+LEAST_RANKED = 3  # seeds; with fewer, an interval covers 50 % or less (docs/statistics.md)
 LATE = 2.0  # times a row's median steps, from which a seed counts as late
 
-Kind = Literal["leads", "may lead", "behind", "alone", "no runs"]
+Kind = Literal["leads", "may lead", "behind", "alone", "not ranked", "no runs"]
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,15 @@ class Competitor:
     Attributes:
         rows: its rows, torch first.
         kind: `leads`: it alone can be best. `may lead`: it and others can be. `behind`: another one is shown to be
-            better. `alone`: no other optimizer took part. `no runs`: no run has finished.
+            better. `alone`: no other optimizer is ranked. `not ranked`: it has fewer than `LEAST_RANKED` seeds, or none
+            of them reached the target. `no runs`: no run has finished.
         rank_low: its lowest possible rank.
         rank_high: its highest possible rank.
         tier: all competitors of a tier are shown to be better than all of the next one.
         missed: its median seed misses the target in every framework.
         ratio: of its steps to those of the contest's first competitor; None for the first one.
         irregular: it has late seeds or misses, with which ranks are less certain.
+        reason: why it is not ranked; empty if it is.
     """
 
     rows: tuple[Entry, ...]
@@ -65,6 +68,12 @@ class Competitor:
     missed: bool = False
     ratio: Ratio | None = None
     irregular: bool = False
+    reason: str = ""
+
+    @property
+    def is_ranked(self) -> bool:
+        """Return whether it has a place in the contest."""
+        return self.kind not in ("not ranked", "no runs")
 
     @property
     def optimizer(self) -> str:
@@ -74,7 +83,7 @@ class Competitor:
 
 @dataclass(frozen=True)
 class Contest:
-    """Competitors, the best first; `looks`: the seeds of a registered design's looks, empty without one."""
+    """Competitors, the ranked ones first, from the best; `looks`: the seeds of a registered design's looks."""
 
     setting: Setting
     competitors: tuple[Competitor, ...]
@@ -91,14 +100,19 @@ class Contest:
         return list(dict.fromkeys(one.optimizer for one in self.competitors if one.kind in ("leads", "may lead")))
 
     @property
+    def ranked(self) -> list[Competitor]:
+        """Competitors that have a place, the best first."""
+        return [one for one in self.competitors if one.is_ranked]
+
+    @property
     def optimizers(self) -> int:
         """Number of different optimizers."""
         return len({one.optimizer for one in self.competitors})
 
     @property
     def seeds(self) -> list[int]:
-        """Number of seeds of each competitor with finished runs, the most first."""
-        counts = (len({seed for row in one.rows for seed in row.seeds}) for one in self.competitors)
+        """Number of seeds of each ranked competitor, or if there is none of each with finished runs, the most first."""
+        counts = (_count_seeds(one.rows) for one in self.ranked or self.competitors)
         return sorted((count for count in counts if count), reverse=True)
 
     @property
@@ -160,36 +174,59 @@ def _choose_registered(methods: Mapping[str, list[Entry]], design: Design) -> li
 
 
 def _compare(setting: Setting, methods: list[list[Entry]], design: Design | None = None) -> Contest:
-    """Rank the methods of a contest."""
+    """Rank the methods of a contest.
+
+    Methods that are not ranked count among the comparisons: whoever is left out afterwards makes no claim easier.
+    """
     ran = [_order(rows) for rows in methods if any(row.seeds for row in rows)]
     idle = [_order(rows) for rows in methods if not any(row.seeds for row in rows)]
-    seeds = [_by_backend(rows) for rows in ran]
-    ranking = _rank_registered(ran, design, setting) if design else _rank_anytime(ran, setting)
-    best = {ran[row][0].optimizer for row in ranking.possible_best}
-    alone = len({rows[0].optimizer for rows in ran}) == 1
+    everyone = _rank_registered(ran, design, setting) if design else _rank_anytime(ran, setting)
+    reasons = [_explain_unranked(rows) for rows in ran]
+    part = [index for index, reason in enumerate(reasons) if not reason]
+    ranking = Ranking(everyone.wins[np.ix_(part, part)])
+    seeds = [_by_backend(ran[index]) for index in part]
+    best = {ran[part[row]][0].optimizer for row in ranking.possible_best}
+    alone = len({ran[index][0].optimizer for index in part}) == 1
 
-    def place(index: int) -> Competitor:
-        rows = ran[index]
+    def place(row: int) -> Competitor:
+        rows = ran[part[row]]
         kind: Kind = "alone" if alone else "behind"
-        if index in ranking.possible_best and not alone:
+        if row in ranking.possible_best and not alone:
             kind = "leads" if len(best) == 1 else "may lead"
-        low, high = ranking.ranks[index]
+        low, high = ranking.ranks[row]
         missed, irregular = _misses(rows), _is_irregular(rows)
-        return Competitor(tuple(rows), kind, low, high, ranking.tiers[index], missed, irregular=irregular)
+        return Competitor(tuple(rows), kind, low, high, ranking.tiers[row], missed, irregular=irregular)
 
-    def order(index: int) -> tuple:
-        rows, (low, high) = ran[index], ranking.ranks[index]
+    def order(row: int) -> tuple:
+        rows, (low, high) = ran[part[row]], ranking.ranks[row]
         grid = Grid(_budget([rows]), setting.eval_every)
         spent = fmean(grid.read(seen) for row in rows for seen in row.seeds.values())
         return low, _misses(rows), spent, high, rows[0].optimizer, rows[0].results[0]["file"]
 
-    ordered = sorted(range(len(ran)), key=order)
-    placed = [
-        replace(place(index), ratio=_ratio(ranking, seeds, ordered[0], index) if index != ordered[0] else None)
-        for index in ordered
+    ordered = sorted(range(len(part)), key=order)
+    placed = [place(row) for row in ordered[:1]]
+    placed += [replace(place(row), ratio=_ratio(ranking, seeds, ordered[0], row)) for row in ordered[1:]]
+    unranked = [
+        Competitor(tuple(rows), "not ranked", 1, len(ran), 1, _misses(rows), reason=reason)
+        for rows, reason in zip(ran, reasons, strict=True)
+        if reason
     ]
     absent = [Competitor(tuple(rows), "no runs", 1, len(methods), 1) for rows in idle]
-    return Contest(setting, (*placed, *absent), design.looks if design else ())
+    return Contest(setting, (*placed, *unranked, *absent), design.looks if design else ())
+
+
+def _explain_unranked(rows: Sequence[Entry]) -> str:
+    """Return why a method with finished runs is not ranked; an empty text if it is."""
+    count = _count_seeds(rows)
+    if count < LEAST_RANKED:
+        return f"{count} seed{'s' if count > 1 else ''}, of the {LEAST_RANKED} that are needed"
+    if not any(one.reached for row in rows for one in row.seeds.values()):
+        return f"none of {count} seeds reached the target"
+    return ""
+
+
+def _count_seeds(rows: Iterable[Entry]) -> int:
+    return len({seed for row in rows for seed in row.seeds})
 
 
 def _rank_registered(ran: list[list[Entry]], design: Design, setting: Setting) -> Ranking:

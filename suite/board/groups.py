@@ -138,15 +138,13 @@ def rank_results(
     rows = {file: _read_row(result) for file, result in files.items()}
     ladders: dict[str, dict[str, dict]] = defaultdict(dict)
     for file, result in files.items():
-        for target in result["targets"]:
+        for target in result.targets:
             ladders[format_condition(conditions[file])][format_condition(read_rung(target))] = read_rung(target)
     members: dict[str, list[str]] = defaultdict(list)
     for file, result in files.items():
         condition = conditions[file]
         # a run that failed before its targets were known counts for every target of its ladder
-        rungs = [read_rung(target) for target in result["targets"]] or list(
-            ladders[format_condition(condition)].values()
-        )
+        rungs = [read_rung(target) for target in result.targets] or list(ladders[format_condition(condition)].values())
         for rung in rungs or [None]:
             members[format_condition({**condition, "target": rung})].append(file)
     add_baselines(members)
@@ -192,7 +190,7 @@ def _read_row(result: Result) -> tuple[str, dict[str, Any]]:
     """Return what the results of one row share, as text, and the settings that the row may show."""
     run = record.load_run(result)
     config = select_settings(run, ("weights", "measurement"))
-    row = format_condition([*(result["spec"][key] for key in COLUMNS), run.tuning.plain(), config])
+    row = format_condition([*(getattr(result.spec, key) for key in COLUMNS), run.tuning.plain(), config])
     return row, {key: value for key, value in config.items() if _is_shown(key)}
 
 
@@ -203,13 +201,13 @@ def _group(condition: dict[str, Any], files: dict[str, Result], rows: dict[str, 
     for file, result in files.items():
         row, config = rows[file]
         members[row][file] = result
-        configs[is_baseline(result["spec"])][row] = config
+        configs[is_baseline(result.spec)][row] = config
     settings = _differing(configs[True]) | _differing(configs[False])
     entries = [make_entry(results, condition["target"], settings[row]) for row, results in members.items()]
     return Group(
         name=f"{condition['task']}-{hashlib.sha256(format_condition(condition).encode()).hexdigest()[:8]}",
         entries=_ranked(entries),
-        published=tuple(sorted({id for result in files.values() for id in result["published"]})),
+        published=tuple(sorted({id for result in files.values() for id in result.published})),
         note=_choose_note(files.values()),
         superseded_by=_find_successor(next(iter(files.values()))),  # the others have the same version and settings
         **condition,
@@ -218,12 +216,12 @@ def _group(condition: dict[str, Any], files: dict[str, Result], rows: dict[str, 
 
 def _choose_note(results: Iterable[Result]) -> str:
     """Return the remark on the data that most results have; a single result does not change the others'."""
-    counts = Counter(result["data"]["note"] for result in results)
+    counts = Counter(result.data.note for result in results)
     return min(counts, key=lambda note: (-counts[note], note))
 
 
 def _find_successor(result: Result) -> str | None:
-    return find_successor(record.load_run(result), result["task_version"])
+    return find_successor(record.load_run(result), result.task_version)
 
 
 def _differing(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -266,4 +264,7 @@ def _is_shown(key: str) -> bool:
 
 
 def _digest(result: Result) -> str:
-    return hashlib.sha256(json.dumps(result, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16] + ".json"
+    return (
+        hashlib.sha256(json.dumps(result.plain(), sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+        + ".json"
+    )

@@ -80,10 +80,11 @@ def _line(section: Section, main: Contest) -> str:
     for one in main.competitors:  # best first
         if one.kind != "no runs":
             rows.setdefault(one.optimizer, one)
-    first, *others = rows.values()
-    steps = " / ".join(format_steps(row) for row in first.rows)
-    cells = [f"{first.optimizer} {steps} ({len(first.rows[0].seeds)} seeds)"]
-    cells += [f"{one.optimizer} {format_ratio(one.ratio)}" for one in others if one.ratio]
+    cells = []
+    for one in rows.values():
+        steps = " / ".join(format_steps(row) for row in one.rows)
+        place = format_ratio(one.ratio) if one.ratio else f"{steps} ({len(one.rows[0].seeds)} seeds)"
+        cells.append(f"{one.optimizer} {place if one.is_ranked else 'not ranked'}")
     task = f"`{section.hardest.task}`, {section.hardest.data['name']}"
     return f"| {' | '.join(map(_plain, (task, section.hardest.goal, ', '.join(cells), _leader(main))))} |"
 
@@ -96,6 +97,8 @@ def _leader(contest: Contest) -> str:
         return "not reached"
     if has_few_seeds(contest):
         return "too few seeds"
+    if len(contest.ranked) == 1:
+        return f"only {contest.ranked[0].optimizer} is ranked"
     names = contest.possible_leaders
     if len(names) > MOST_NAMED:
         return f"any of {len(names)}"

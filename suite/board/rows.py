@@ -5,19 +5,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-from suite.entries.command import show_command
+from suite.entries.command import list_needs, show_command
 from suite.entries.condition import read_rung
 from suite.record import record
 from suite.record.environment import describe_cpu
-from suite.record.record import is_baseline
+from suite.record.record import is_baseline, is_crowded
 from suite.record.result import Crossing, Result
 from suite.settings.run import Run
 from suite.statistics.summary import Observation, Summary, summarize_seeds
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
 Seeds = dict[int, Observation]
+Unit = Literal["step", "train_seconds"]  # in which what a run spent is counted
 Execution = tuple[bool, float, float]  # missed, spent, earliest: misses sort last
 
 
@@ -56,6 +57,7 @@ class Entry:
     tuning: Mapping[str, Any]
     dirty: bool  # whether a result was made with uncommitted changes
     command: str
+    needs: tuple[str, ...]  # what the command needs beside the suite: code from outside, with its origin
     results: tuple[dict[str, Any], ...]  # seed, file, commit, dirty, unbilled
 
 
@@ -67,24 +69,24 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
         target: of the group; None if no run got as far as to know its targets.
         settings: the settings in which the row differs from others of its group.
     """
-    ordered = sorted(files.items(), key=lambda item: (item[1]["spec"]["seed"], item[0]))
+    ordered = sorted(files.items(), key=lambda item: (item[1].spec.seed, item[0]))
     results = [result for _, result in ordered]
     evidence = []
     for file, result in ordered:
-        commit, dirty = result["environment"]["commit"], result["environment"]["dirty"] is not False
+        commit, dirty = result.environment.commit, result.environment.dirty is not False
         marks = {"dirty": dirty, "unbilled": _unbilled(result)}
-        evidence.append({"seed": result["spec"]["seed"], "file": file, "commit": commit, **marks})
-    missed = Counter(result["outcome"]["kind"] for result in results if not _crossing(result, target))
-    spec = results[0]["spec"]
+        evidence.append({"seed": result.spec.seed, "file": file, "commit": commit, **marks})
+    missed = Counter(result.outcome.kind for result in results if not _crossing(result, target))
+    spec = results[0].spec
     baseline = is_baseline(spec)
     seeds = {} if baseline else _seeds(results, target, "step")
     steps = _summary(seeds)
-    columns: dict[str, Any] = {key: spec[key] for key in COLUMNS} | {"optimizer": record.method_of(spec)}
+    columns: dict[str, Any] = {key: getattr(spec, key) for key in COLUMNS} | {"optimizer": record.method_of(spec)}
     runs = [run for run in map(record.load_run, results) if isinstance(run, Run)]
     return Entry(
         rank=None,
         **columns,
-        precision=results[0]["precision"],
+        precision=results[0].precision,
         eval_every=runs[0].eval_every if runs else None,
         budget=min((run.max_steps for run in runs), default=None),
         settings=settings,
@@ -96,11 +98,12 @@ def make_entry(files: dict[str, Result], target: dict[str, Any] | None, settings
         unbilled=sum(_unbilled(result) for result in results),
         misses=dict(sorted(missed.items())),
         bytes_per_step=_median(map(_bytes_per_step, results)),
-        memory_bytes=_median(result.get("peak_memory_bytes") for result in results),
-        channels_last=any(result.get("channels_last") for result in results),
-        tuning=results[0]["tuning"],
+        memory_bytes=_median(result.peak_memory_bytes for result in results),
+        channels_last=any(bool(result.channels_last) for result in results),
+        tuning=results[0].tuning.plain(),
         dirty=any(item["dirty"] for item in evidence),
         command=show_command(results[0]),
+        needs=tuple(list_needs(results[0])),
         results=tuple(evidence),
     )
 
@@ -113,7 +116,7 @@ def rank_median(summary: Summary | None) -> float:
 def _timings(results: list[Result], target: dict[str, Any] | None) -> tuple[Timing, ...]:
     machines: dict[str, list[Result]] = defaultdict(list)
     for result in results:
-        if not _unbilled(result):
+        if not _unbilled(result) and not is_crowded(result):
             machines[_machine(result)].append(result)
     timings = []
     for machine, timed in sorted(machines.items()):
@@ -125,12 +128,11 @@ def _timings(results: list[Result], target: dict[str, Any] | None) -> tuple[Timi
 
 def _unbilled(result: Result) -> bool:
     """Return whether the training seconds are too low, because threads computed while the clock was stopped."""
-    return bool(result.get("busy_pauses"))
+    return bool(result.busy_pauses)
 
 
 def _bytes_per_step(result: Result) -> float | None:
-    sent, steps = result.get("bytes"), result.get("steps")
-    return sent["sent"] / steps if sent and steps else None
+    return result.bytes.sent / result.steps if result.steps else None
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -141,27 +143,27 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _score(results: list[Result], target: dict[str, Any] | None) -> float | None:
     """Return the median of the target's metric at the last evaluations."""
-    values = [result["curve"][-1]["metrics"].get(target["metric"]) for result in results if target and result["curve"]]
+    values = [result.curve[-1].metrics.get(target["metric"]) for result in results if target and result.curve]
     defined = [value for value in values if value is not None]
     return median(defined) if defined else None
 
 
 def _crossing(result: Result, target: dict[str, Any] | None) -> Crossing | None:
     """Return the entry of the ladder in which the run reached the target; None if it missed it."""
-    return next((rung for rung in result["targets"] if rung["reached"] and read_rung(rung) == target), None)
+    return next((rung for rung in result.targets if rung.reached and read_rung(rung) == target), None)
 
 
-def _seeds(results: list[Result], target: dict[str, Any] | None, unit: str) -> Seeds:
+def _seeds(results: list[Result], target: dict[str, Any] | None, unit: Unit) -> Seeds:
     """Return what each seed spent to the target: the median of its executions. Interrupted runs do not count."""
     executions: dict[int, list[Execution]] = defaultdict(list)
     for result in results:
-        seed, kind = result["spec"]["seed"], result["outcome"]["kind"]
+        seed, kind = result.spec.seed, result.outcome.kind
         if crossing := _crossing(result, target):
-            executions[seed].append((False, crossing[unit], _earliest(result, crossing, unit)))
+            executions[seed].append((False, getattr(crossing, unit), _earliest(result, crossing, unit)))
         elif kind in ("diverged", "failed"):
             executions[seed].append((True, math.inf, math.inf))
         elif kind != "interrupted":
-            spent = max((point[unit] for point in result["curve"]), default=0)
+            spent = max((getattr(point, unit) for point in result.curve), default=0)
             executions[seed].append((True, spent, spent))
     return {seed: _middle(sorted(some)) for seed, some in executions.items()}
 
@@ -174,16 +176,17 @@ def _middle(executions: Sequence[Execution]) -> Observation:
     return Observation(spent, not missed, None if missed else earliest)
 
 
-def _earliest(result: Result, crossing: Crossing, unit: str) -> float:
+def _earliest(result: Result, crossing: Crossing, unit: Unit) -> float:
     """Return the first step (or training second) at which the run may have met the target.
 
     It is one step after the last evaluation that did not see it.
     """
-    step = crossing["step"] or 0  # a baseline makes no steps
-    before = [point for point in result["curve"] if (point["step"] or 0) < step]
-    last = max(before, key=lambda point: point["step"] or 0, default={"step": 0, "train_seconds": 0.0})
-    steps = step - (last["step"] or 0)
-    return last[unit] + (crossing[unit] - last[unit]) / steps if steps else crossing[unit]
+    step = crossing.step or 0  # a baseline makes no steps
+    before = [point for point in result.curve if (point.step or 0) < step]
+    last = max(before, key=lambda point: point.step or 0, default=None)
+    steps, met = step - ((last.step or 0) if last else 0), getattr(crossing, unit)
+    seen = getattr(last, unit) if last else 0.0
+    return seen + (met - seen) / steps if steps else met
 
 
 def _summary(seeds: Seeds) -> Summary | None:
@@ -192,6 +195,6 @@ def _summary(seeds: Seeds) -> Summary | None:
 
 def _machine(result: Result) -> str:
     """Return the machine in words; a run that was resumed elsewhere has several devices."""
-    facts = result["environment"]
-    devices = dict.fromkeys(segment["device"] for segment in result["segments"])
-    return f"{' then '.join(devices)} · {describe_cpu(facts)} · {facts['threads']} threads"
+    facts = result.environment
+    devices = dict.fromkeys(segment.device for segment in result.segments)
+    return f"{' then '.join(devices)} · {describe_cpu(facts)} · {facts.threads} threads"

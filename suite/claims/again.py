@@ -42,7 +42,7 @@ class Repetition:
         checks: those that were compared.
         absent: names of the checks without a committed value.
         skipped: names of the checks that need data, or more time than the budget.
-        code: 0, 1 if a run failed, 130 or 143 if interrupted.
+        code: 0, 1 if a run failed, 129, 130 or 143 if interrupted.
     """
 
     checks: list[Repeated] = field(default_factory=list[Repeated])

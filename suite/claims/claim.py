@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from suite.claims import study
-from suite.contract import UserError
+from suite.contract import UserError, suggest_names
 from suite.entries import strict
 from suite.entries.faults import first_fault, line_of, not_yaml
-from suite.load import Plain, from_yaml, suggest_names
+from suite.load import Plain, from_yaml
 from suite.statistics.sequential import find_least_seeds
 from suite.statistics.share import find_least_share_seeds
 
@@ -186,21 +186,34 @@ class Paper(_Strict):
     where: Text | None = None  # the document that was read, if not the one on arXiv
     claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
 
+    @model_validator(mode="after")
+    def _check(self) -> "Paper":
+        ids = [claim.id for claim in self.claims]
+        for number, id in enumerate(ids, start=1):
+            if (first := ids.index(id) + 1) != number:
+                raise ValueError(f"claim {number} has the id {id}, as claim {first}; choose another one")
+        return self
+
 
 @cache
 def load_claims() -> dict[str, Paper]:
     """Every paper with claims, by the name of its file.
 
     Raises:
-        UserError: if a file does not follow the format.
+        UserError: if a file does not follow the format, or two have a claim of the same id.
     """
     folder = resources.files("suite.results") / "claims"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     texts = {file.name: file.read_text(encoding="utf-8") for file in files}
-    return {
+    papers = {
         name.removesuffix(".yaml"): _paper(from_yaml(text), text, f"results/claims/{name}")
         for name, text in texts.items()
     }
+    first: dict[str, str] = {}
+    for paper, id in ((paper, claim.id) for paper, content in papers.items() for claim in content.claims):
+        if (other := first.setdefault(id, paper)) != paper:
+            raise UserError(f"results/claims/{paper}.yaml: {id}: {other}.yaml has a claim with this id, too")
+    return papers
 
 
 def parse_claims(text: str, name: str) -> Paper:
@@ -216,7 +229,7 @@ def parse_claims(text: str, name: str) -> Paper:
     import yaml
 
     try:
-        content = yaml.safe_load(text)
+        content = from_yaml(text, bounded=True)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UserError(f"{name}: {not_yaml(error)}") from error
     return _paper(content, text, name)

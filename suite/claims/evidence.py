@@ -22,7 +22,7 @@ from suite.claims.measure import Bounds, compute_quantity
 from suite.contract import UserError
 from suite.declared import Effect
 from suite.entries.condition import CADENCE, TUNING_SEEDS
-from suite.entries.intake import Accepted
+from suite.entries.intake import read_results
 from suite.load import Plain, is_node, read_preset
 from suite.record import environment, record
 from suite.record.result import Result
@@ -71,8 +71,7 @@ class Results:
         self._all: list[tuple[str, Result]] = []
         for folder in self.folders:
             for path in sorted(folder.rglob("*.json")):
-                if result := _read(path):
-                    self._all.append((_label(path, folder), result))
+                self._all += ((_label(path, folder), result) for result in read_results([path])[0])
 
     def of(self, overrides: str, check: Check) -> list[tuple[str, Result]]:
         """Return the results of a run with their files, sorted by name.
@@ -91,29 +90,19 @@ class Results:
         if check.measure and not (check.measure.steps_to or check.measure.seconds_to) and CADENCE not in words:
             wanted = {key: value for key, value in wanted.items() if key != CADENCE}
         found = [(path, result) for path, result in plausible if is_of_run(wanted, result)]
-        return [item for item in found if not find_successor(record.load_run(item[1]), item[1]["task_version"])]
+        return [item for item in found if not find_successor(record.load_run(item[1]), item[1].task_version)]
 
 
 def _counts(result: Result, check: Check) -> bool:
     """Return whether a result may count for a check, whatever its settings."""
-    if result["outcome"]["kind"] == "interrupted" or (check.scale == "published" and result["data"]["kind"] != "real"):
+    if result.outcome.kind == "interrupted" or (check.scale == "published" and result.data.kind != "real"):
         return False
-    return not (result["tuning"]["trials"] and result["spec"]["seed"] in TUNING_SEEDS)
+    return not (result.tuning.trials and result.spec.seed in TUNING_SEEDS)
 
 
 def _label(path: Path, folder: Path) -> str:
     """A file's name in reports: below `results` or `runs`, wherever these are."""
     return (Path(folder.name) / path.relative_to(folder)).as_posix()
-
-
-def _read(path: Path) -> Result | None:
-    """Return the content of a file if it is a result, else None."""
-    try:
-        content = disk.read_json(path)
-        Accepted.model_validate(content)
-    except ValueError:
-        return None
-    return content
 
 
 def parse_overrides(overrides: str) -> dict[str, str]:
@@ -124,12 +113,13 @@ def parse_overrides(overrides: str) -> dict[str, str]:
 
 def may_be_of_run(words: Mapping[str, str], result: Result) -> bool:
     """Return whether a result has the choices and values that overrides name; composing the rest takes longer."""
-    spec = result["spec"]
-    if words.get("task", spec["task"]) != spec["task"]:
+    spec = result.spec
+    if words.get("task", spec.task) != spec.task:
         return False  # most results, at once
     usual = _chosen_by(words["experiment"]) if "experiment" in words else USUAL
     chosen = {"backend": "torch", **usual, **words}
-    if any(str(spec.get(key)) != chosen[key] for key in CHOICES if key in chosen and spec.get(key) is not None):
+    own = {key: getattr(spec, key) for key in CHOICES if key in chosen}
+    if any(value is not None and str(value) != chosen[key] for key, value in own.items()):
         return False
     settings = select_decisive(result)
     return not any(_differs(value, settings[key]) for key, value in words.items() if key in settings)
@@ -168,7 +158,7 @@ def _composed(words: tuple[str, ...]) -> dict[str, Plain]:
 
 def select_decisive(result: Result) -> Mapping[str, Plain]:
     """Return the same settings of a result's run."""
-    return _decisive(json.dumps(result["spec"]["config"]))
+    return _decisive(result.spec.settings)
 
 
 @lru_cache(maxsize=4096)
@@ -187,10 +177,10 @@ def is_of_run(wanted: Mapping[str, Plain], result: Result) -> bool:
 
 def describe_kind(result: Result) -> tuple[str, ...]:
     """Return what must be equal for seconds to be compared: processor, GPUs, device, threads, and settings of time."""
-    facts, devices = result["environment"], {segment["device"] for segment in result["segments"]}
+    facts, devices = result.environment, {segment.device for segment in result.segments}
     everything, decisive = select_settings(record.load_run(result), ("time",)), select_decisive(result)
     timing = [f"{key}={value}" for key, value in everything.items() if key not in decisive]
-    threads = f"{facts['threads']} threads"
+    threads = f"{facts.threads} threads"
     return (
         environment.describe_environment(facts),
         " then ".join(sorted(devices)),
@@ -208,7 +198,7 @@ def collect_evidence(claim: Claim, check: Check, results: Results) -> list[Evide
     runs = {name: results.of(overrides, check) for name, overrides in check.runs.items()}
     chosen = _of_one_kind(check, runs)
     for name, found in chosen.items():
-        chosen[name] = {seed: item for seed, item in found.items() if item[1]["outcome"]["kind"] != check.excluding}
+        chosen[name] = {seed: item for seed, item in found.items() if item[1].outcome.kind != check.excluding}
     seeds = sorted(_common_seeds(chosen))
     return [_evidence(check, seed, {name: by_seed[seed] for name, by_seed in chosen.items()}) for seed in seeds]
 
@@ -251,7 +241,7 @@ def _common_seeds(runs: Mapping[str, BySeed]) -> set[int]:
 
 
 def _by_seed(found: Iterable[tuple[str, Result]]) -> BySeed:
-    return {result["spec"]["seed"]: (path, result) for path, result in found}
+    return {result.spec.seed: (path, result) for path, result in found}
 
 
 def _evidence(check: Check, seed: int, runs: Mapping[str, tuple[str, Result]]) -> Evidence:

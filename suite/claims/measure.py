@@ -13,10 +13,13 @@ from typing import Literal
 
 from suite.claims.claim import Check, Measure, Region
 from suite.load import is_node
+from suite.record.facts import Part
+from suite.record.record import is_crowded
 from suite.record.result import Crossing, Point, Result
 
 Unit = Literal["step", "train_seconds"]
 TARGET = re.compile(r"(?P<metric>\w+)\s*(?P<sign>>=|<=)\s*(?P<value>[0-9.eE+-]+)")
+TIMES = ("train_seconds", "wall_seconds", "step_seconds")  # fields that another program on the machine changes
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,12 @@ def _quotient(numerator: float, denominator: float) -> float:
 
 
 def read_number(measure: Measure, result: Result) -> Bounds:
-    """Read the number that a measure names; NaN if the result does not contain it."""
+    """Read the number that a measure names; NaN if the result lacks it, or it is seconds of a run on a busy machine."""
     if measure.outcome is not None:
-        number = float(result["outcome"]["kind"] == measure.outcome)
+        number = float(result.outcome.kind == measure.outcome)
         return Bounds(number, number)
+    if is_crowded(result) and (measure.seconds_to or (measure.field or "").startswith(TIMES)):
+        return _exactly(None)
     if measure.field is not None:
         return _exactly(_field(result, measure.field))
     if measure.metric is not None:
@@ -94,18 +99,20 @@ def _exactly(number: float | None) -> Bounds:
 
 
 def _field(result: Result, path: str) -> float | None:
-    value: object = result
-    for name in path.split("."):
+    first, *others = path.split(".")
+    value: object = getattr(result, first, None)
+    value = value.plain() if isinstance(value, Part) else value
+    for name in others:
         value = value.get(name) if is_node(value) else None
     return value if isinstance(value, int | float) else None
 
 
 def _metric(result: Result, name: str, measure: Measure) -> float | None:
     """A metric of the run; None if it is undefined there, or the run ended before the evaluation."""
-    points = [point for point in result["curve"] if measure.step in (None, point["step"])]
-    values = [point["metrics"].get(name) for point in points]
+    points = [point for point in result.curve if measure.step in (None, point.step)]
+    values = [point.metrics.get(name) for point in points]
     if measure.best is None:
-        diverged = measure.step is None and result["outcome"]["kind"] in ("diverged", "failed")
+        diverged = measure.step is None and result.outcome.kind in ("diverged", "failed")
         return values[-1] if values and not diverged else None
     defined = [value for value in values if value is not None]
     return {"max": max, "min": min}[measure.best](defined) if defined else None
@@ -113,28 +120,28 @@ def _metric(result: Result, name: str, measure: Measure) -> float | None:
 
 def _reached(result: Result, target: str, unit: Unit) -> Bounds:
     """Steps or training seconds to a target. A run that missed it gives the spent amount as the lower bound."""
-    entry = result["targets"][-1] if target == "last" and result["targets"] else _rung(result, target)
-    crossed = entry if entry and entry["reached"] else _crossing(result, target)
-    spent = crossed[unit] if crossed else None
+    entry = result.targets[-1] if target == "last" and result.targets else _rung(result, target)
+    crossed = entry if entry and entry.reached else _crossing(result, target)
+    spent: float | None = getattr(crossed, unit) if crossed else None
     if spent is not None:
         return Bounds(float(spent), float(spent), _spacing(result, spent, unit))
-    if result["outcome"]["kind"] in ("diverged", "failed"):
+    if result.outcome.kind in ("diverged", "failed"):
         return Bounds(math.inf, math.inf)
-    return Bounds(float(max((point[unit] or 0 for point in result["curve"]), default=0)), math.inf)
+    return Bounds(float(max((getattr(point, unit) or 0 for point in result.curve), default=0)), math.inf)
 
 
 def _spacing(result: Result, spent: float, unit: Unit) -> float:
     """Return the steps or seconds between the evaluation that met the target and the one before it."""
-    before = [at for point in result["curve"] if (at := point[unit]) is not None and at < spent]
+    before = [at for point in result.curve if (at := getattr(point, unit)) is not None and at < spent]
     return float(spent - max(before, default=0.0))
 
 
 def _rung(result: Result, target: str) -> Crossing | None:
     """Return the entry of the result's ladder that equals a target."""
     match = TARGET.fullmatch(target)
-    for entry in result["targets"]:
-        sign = ">=" if entry["higher_is_better"] else "<="
-        if match and (entry["metric"], sign, entry["value"]) == (match["metric"], match["sign"], float(match["value"])):
+    for entry in result.targets:
+        sign = ">=" if entry.higher_is_better else "<="
+        if match and (entry.metric, sign, entry.value) == (match["metric"], match["sign"], float(match["value"])):
             return entry
     return None
 
@@ -145,8 +152,8 @@ def _crossing(result: Result, target: str) -> Point | None:
     if match is None:
         return None
     meets = {">=": operator.ge, "<=": operator.le}[match["sign"]]
-    for point in result["curve"]:
-        value = point["metrics"].get(match["metric"])
+    for point in result.curve:
+        value = point.metrics.get(match["metric"])
         if value is not None and meets(value, float(match["value"])):
             return point
     return None

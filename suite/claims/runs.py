@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from suite import disk, orphan
+from suite import disk, orphan, signals
 from suite.claims.claim import Check, Claim
 from suite.claims.evidence import (
     CHECKSUM,
@@ -34,11 +34,10 @@ from suite.claims.standings import list_standings
 from suite.claims.verdict import judge_check
 from suite.contract import UserError
 from suite.entries.submission import name_of
-from suite.record.record import drop_infinities, format_json
+from suite.record.record import drop_infinities, format_json, read_result
 
 LOG = Path("runs") / "reproduce.log"
 DECIDED = ("holds", "fails")
-INTERRUPTED = (130, 143)
 
 
 @dataclass
@@ -82,7 +81,7 @@ def reproduce_claims(
         quiet: print no progress.
 
     Returns:
-        0, 1 if a run failed, 2 if a run was rejected, 130 or 143 if interrupted.
+        0, 1 if a run failed, 2 if a run was rejected, 129, 130 or 143 if interrupted.
 
     Raises:
         UserError: if a name is unknown, or a run of the only claim is rejected. With several claims, the others go on.
@@ -168,7 +167,7 @@ def _run_suite(text: str, seed: int, overrides: Sequence[str], *, keep: bool) ->
         raise UserError(f"suite {text} was rejected: {_last_message()}")
     new = sorted(set(Path("runs").glob("*/*/result.json")) - before)
     if len(new) > 1:  # another command has ended a run in the meantime
-        new = [path for path in new if {*shlex.split(disk.read_json(path)["command"])} == {"suite", *typed}]
+        new = [path for path in new if {*shlex.split(read_result(path).command)} == {"suite", *typed}]
     if keep and new:
         _keep_run(new[-1])
     # a run that diverged has a result, too
@@ -186,10 +185,10 @@ def _keep_run(path: Path) -> None:
 
     A committed result is never replaced; a repeated run gets a separate file.
     """
-    result = disk.read_json(path)
+    result = read_result(path)
     target = find_committed() / "runs" / name_of(result)
     if target.exists():
-        target = target.with_name(f"{target.stem}-x{result['execution_id'][:8]}.json")
+        target = target.with_name(f"{target.stem}-x{result.execution_id[:8]}.json")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, target)
 
@@ -234,7 +233,7 @@ def _process(words: Sequence[str], answer: Path | None = None) -> int:
             except KeyboardInterrupt:
                 child.wait()
                 raise StopError(130) from None
-    if code in INTERRUPTED or code < 0:
+    if code in signals.CODES.values() or code < 0:
         raise StopError(code if code > 0 else 128 - code)
     if code == 1:
         print(f"suite: {shlex.join(['python', *words])} ended with exit code {code}; see {LOG}", file=sys.stderr)

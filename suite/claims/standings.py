@@ -40,7 +40,7 @@ def list_bearing(result: Result) -> list[str]:
 def _counts(overrides: str, result: Result) -> bool:
     """Return whether a result is of the run with these overrides. Its command tells most cases apart in less time."""
     words, decisive = parse_overrides(overrides), select_decisive(result)
-    others = set(parse_overrides(result["command"].removeprefix("suite "))) - set(words)
+    others = set(parse_overrides(result.command.removeprefix("suite "))) - set(words)
     return (
         not any(key in decisive or key in CHOICES for key in others)
         and may_be_of_run(words, result)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
 
-from suite.load import suggest_names
+from suite.contract import suggest_names
 
 FOLDER = Path(str(resources.files("suite"))) / "studies"
 

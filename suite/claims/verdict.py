@@ -54,7 +54,7 @@ def judge_check(check: Check, evidence: Sequence[Evidence], *, alpha: float) -> 
         absent: State = "out of reach" if check.needs else "not run"
         return Measured(check, absent, {}, reason=f"needs {check.needs}" if check.needs else "nothing was measured yet")
     if undefined := [seed for seed, value in values.items() if math.isnan(value)]:
-        reason = f"the quantity is undefined for seed {', '.join(map(str, undefined))}"
+        reason = f"the quantity is undefined for seed {', '.join(map(str, undefined))}, or was timed on a busy machine"
         return Measured(check, "undecided", values, reason=reason, files=files)
     if check.statistic == "exact":
         value = next(iter(values.values()))

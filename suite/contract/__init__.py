@@ -6,7 +6,7 @@ dictionaries with dotted names (`layer1.0.conv1.weight`) and torch's shapes in b
 """
 
 from suite.contract.engines import Batch, Engine, Group, Loss, Pins, Ranks, Skeleton, Snapshot
-from suite.contract.errors import UserError
+from suite.contract.errors import MissingError, UserError, suggest_names
 from suite.contract.events import Checkpointed, Decided, Evaluated, Event, Finished, Saved, Started, Step
 from suite.contract.models import JaxModel, Model, TorchModel
 from suite.contract.optimizers import (
@@ -14,6 +14,7 @@ from suite.contract.optimizers import (
     OFFERED,
     PROMISED,
     UPDATE,
+    WARNED,
     Asked,
     JaxOptimizer,
     Objective,
@@ -53,6 +54,7 @@ __all__ = [
     "OFFERED",
     "PROMISED",
     "UPDATE",
+    "WARNED",
     "Asked",
     "Baseline",
     "Batch",
@@ -75,6 +77,7 @@ __all__ = [
     "KeepsResults",
     "Layer",
     "Loss",
+    "MissingError",
     "Model",
     "Objective",
     "OffersPublic",
@@ -101,4 +104,5 @@ __all__ = [
     "UserError",
     "append_sizes",
     "divide_total",
+    "suggest_names",
 ]

@@ -55,13 +55,17 @@ class Plan:
 
 # Names that an optimizer may list in NEEDS (`optimizers/<name>/__init__.py`).
 # Arguments at construction: `layers` {name: Layer}, `shapes` {parameter: shape}, `tables` (names of the embeddings),
-# `world` (ranks), `samples` (size of the training split), `objective` (jax: an `Objective`).
-CONSTRUCTION = ("layers", "shapes", "tables", "world", "samples", "objective")
+# `world` (ranks), `samples` (size of the training split), `objective` (jax: an `Objective`),
+# `model` (torch: the module).
+CONSTRUCTION = ("layers", "shapes", "tables", "world", "samples", "objective", "model")
 # Arguments of each update, see `Asked`.
 UPDATE = ("evaluate", "reduce", "phase", "key", "context")
 # A promise: each element is updated independently. A rank may then receive its rows of a table only, with a sparse
 # gradient (torch: a sparse tensor, jax: `Rows`; the optimizer may convert either to a dense one).
 PROMISED = ("rows",)
+# A warning: the optimizer is another package's. The engine tries it before the first step, seeds what it draws, and
+# evaluates where it says.
+WARNED = ("outside",)
 # Methods of the optimizer that the engine calls, see `TorchOptimizer` and `JaxOptimizer`.
 OFFERED = ("observe", "absorb", "collect", "prepare", "program", "host", "forward_params", "reset", "facts")
 

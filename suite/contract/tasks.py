@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -175,14 +176,16 @@ class Task(Protocol):
     def score(self, parts: Iterable[dict[str, Any]]) -> dict[str, float | None]:
         """Return the metrics of a whole split from the model's outputs in evaluation mode, one part per batch.
 
-        A metric is None if the split does not define it, such as an AUC of one class.
+        A metric is None if the split does not define it, such as an AUC of one class, or if an output that it needs is
+        not finite in a sample of positive `weight`. A model that excludes a class writes a large negative number, not
+        an infinite one.
         """
         ...
 
 
 def divide_total(total: float, count: float, factor: float = 1.0) -> float | None:
-    """Return `factor * total / count`; None if `count` is 0."""
-    return factor * total / count if count else None
+    """Return `factor * total / count`; None if `count` is 0, or one of them is not finite."""
+    return factor * total / count if count and math.isfinite(total + count) else None
 
 
 @runtime_checkable

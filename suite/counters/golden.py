@@ -14,6 +14,7 @@ from typing import Any
 
 from suite import disk, orphan
 from suite.contract import UserError
+from suite.load import from_yaml
 from suite.record import environment
 
 HEAD = """# Exact counts of short runs, as a reviewer has accepted them; docs/regression.md explains them.
@@ -63,7 +64,7 @@ def read_counters(path: Path) -> list[dict[str, Any]]:
     import yaml
 
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["entries"]
+        entries = from_yaml(path.read_text(encoding="utf-8"), bounded=True)["entries"]
         names = [entry["name"] for entry in entries]
         kinds = [sum(kind in entry for kind in KINDS) for entry in entries]
     except (OSError, UnicodeError) as error:

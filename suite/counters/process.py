@@ -10,7 +10,9 @@ from typing import Any
 
 from suite import load
 from suite.contract import UserError
-from suite.launch.execution import make_task, prepare_backend
+from suite.launch.checks import check_run
+from suite.launch.execution import prepare_backend
+from suite.launch.job import make_task
 from suite.load import search_working_directory
 from suite.settings import configure, rates
 from suite.settings.overrides import split_directory
@@ -49,8 +51,9 @@ def count_run(overrides: Sequence[str]) -> dict[str, Any]:
     if run.world > 1 and backend == "torch":
         raise UserError("world=: several ranks are counted in one process, in jax only; set backend=jax")
     load.check_framework(backend)
-    prepare_backend(run)
+    prepare_backend(run, processes=1, threads=1)
     task = make_task(run, directory)
+    check_run(run, task)
     engine = load.load_half("suite.engine", backend).Engine(task, run)
     hyper = rates.Scheduled(STEPS, run.schedule, run.optimizer, 1.0)
     losses: list[float] = []

@@ -123,6 +123,17 @@ def list_embeddings(task: Task) -> list[str]:
     return [name for name, spec in task.shapes().items() if spec.table or name in known]
 
 
+def list_rounded(task: Task) -> list[str]:
+    """Return the names of the parameters that a jax model gets in bfloat16: matrices and filters that it multiplies.
+
+    Biases, coefficients of normalisations and tables stay in float32. Their gradients are sums over all places where a
+    value is added or looked up, and jax adds in the value's type; products alone are summed in float32.
+    """
+    kept = {*list_embeddings(task)}
+    specs = {name: spec for name, spec in task.shapes().items() if spec.kind == "parameter" and name not in kept}
+    return [name for name, spec in specs.items() if len(spec.shape) > 1 and spec.placement != "rows"]
+
+
 def select_update_words(phase: tuple[str, ...]) -> tuple[str, ...]:
     """Return a plan's words for a step without those that the engine uses: the rest are for the update."""
     return tuple(word for word in phase if word not in ("statistics", "sampled"))

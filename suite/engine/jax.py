@@ -31,8 +31,11 @@ from suite.contract import OFFERED, Group, Plan, Skeleton, Snapshot, Task
 from suite.engine import jax_moves, jax_snapshot
 from suite.engine.jax_device import Layout, cast_batch, devices_for, measure_device
 from suite.engine.jax_evaluation import Evaluation
-from suite.engine.jax_programs import Lowered, Mode, Programs, enable_cache
+from suite.engine.jax_kept import KeptJit, find_or_make
+from suite.engine.jax_probe import Probe
+from suite.engine.jax_programs import Compiled, Lowered, Mode, Programs, enable_cache
 from suite.engine.jax_step import Maths, make_objective
+from suite.engine.probing import varies_rate
 from suite.engine.ranks.jax import Ranks
 from suite.settings.run import Run
 
@@ -63,13 +66,13 @@ class Engine:
         process = jax.process_index()
         devices = enumerate(self.mesh.devices.flat)
         self.local_ranks = tuple(rank for rank, device in devices if device.process_index == process)
-        self.programs = Programs(self.mesh, self.transport, self._mode)
-        model = load.load_half(run.task.module, "jax").make(task)
+        self.programs = Programs(self.mesh, self.transport, self._mode, narrow=self.precision == "bfloat16")
+        model = run.task.make_model("jax", task)
         load.check_names(model, "apply", "loss")
         with self._mode():
             kind = jnp.result_type(float)
             shapes = task.shapes()
-            self.node, self.needs = node, load.load_member(node.module).NEEDS
+            self.node, self.needs = node, node.needs
             self.tables = tuple(engine.list_tables(task, self.needs, node))
             self.layout = Layout(self.mesh, self.tables, engine.list_levels(task))
             self.sparse = engine.find_sparse(task, self.needs, node)
@@ -77,6 +80,7 @@ class Engine:
             initial = {name: task.init(self.seed, name) for name in shapes if name not in self.tables}
             arrays = {n: jnp.asarray(v, kind if v.dtype.kind == "f" else None) for n, v in initial.items()}
             arrays |= {name: self.layout.table(task, self.seed, name, kind) for name in self.tables}
+            rounded = engine.list_rounded(task) if self.precision == "bfloat16" else []
             kinds = ("parameter", "buffer", "pattern")
             by_kind = {k: {n: arrays[n] for n in shapes if shapes[n].kind == k} for k in kinds}
             params = self.layout.place(by_kind["parameter"])
@@ -88,10 +92,13 @@ class Engine:
                 "samples": task.data.samples["train"],
             }
             if "objective" in self.needs:  # it takes a batch, which other optimizers do not need
-                narrow = self.precision == "bfloat16"
-                offers["objective"] = make_objective(model, task, self.seed, self.world, by_kind, narrow=narrow)
+                offers["objective"] = make_objective(model, task, self.seed, self.world, by_kind, rounded=rounded)
             needed = {name: value for name, value in offers.items() if name in self.needs}
-            self.optimizer = load.make_member(load.load_half(node.module, "jax").make, node, "optimizer", **needed)
+            make = functools.partial(node.build, "jax")
+            self.optimizer = make(**needed)
+            self.probe: Probe | None = None
+            if "outside" in self.needs:
+                self.probe = Probe(node.name, make, params, jax.local_devices()[0], varies=varies_rate(run))
             load.check_names(self.optimizer, *(name for name in OFFERED if name in self.needs))
             self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
             self.split = "program" in self.needs and ("observe" in self.needs or "collect" in self.needs)
@@ -103,14 +110,14 @@ class Engine:
                 self.tables,
                 accumulate=run.accumulate,
                 clip_norm=run.clip_norm,
-                narrow=self.precision == "bfloat16",
+                rounded=rounded,
             )
             state = {
                 "params": params,
                 "buffers": by_kind["buffer"],
                 "patterns": by_kind["pattern"],
                 "carry": {"owned": cast_batch(task.carry(task.batch_size))},
-                "opt": jax.jit(self.optimizer.init)(params),  # one program instead of one per shape
+                "opt": KeptJit(self.optimizer.init)(params),  # one program instead of one per shape
                 "comm": {"owned": {}},
             }
             self.run = self.layout.place(state)
@@ -134,7 +141,9 @@ class Engine:
 
             specs = (state, {}, P(AXIS), P(), P())
             mapped = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
-            slots |= jax.eval_shape(mapped, abstract[0], {}, *abstract[1:])
+            arguments = abstract[0], {}, *abstract[1:]
+            trace = functools.partial(jax.eval_shape, mapped, *arguments)
+            slots |= find_or_make(trace, self.maths.body, arguments, phase, self.transport, self.mesh.devices)
         zeros = {"owned": {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}}
         self.run["comm"] = self.layout.place({"comm": zeros})["comm"]
 
@@ -200,14 +209,20 @@ class Engine:
         return [gradient, *programs, update]
 
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
-        """Compile every program of these steps, two at a time, so that no step has to compile one."""
+        """Compile every program of these steps, two at a time, so that no step has to compile one.
+
+        Raises:
+            UserError: an optimizer of another package would not train as its package says.
+        """
         engine.check_editable(hyper, self.live, self.node)
         with self._mode():
+            if self.probe:
+                self.programs.seconds += self.probe.check()
             self._compile(steps, *self.layout.inputs(self.seed, batch, 0, hyper))
 
     def _compile(self, steps: Iterable[int], batch: Any, key: Any, hyper: Any) -> None:
         began, seen = time.perf_counter(), set()
-        lowered: dict[Any, Lowered] = {}
+        lowered: dict[Any, Lowered | Compiled] = {}
         abstract = self.layout.described(self.run, batch, key, hyper)
         if self.sparse and "reset" not in self.programs and any(self.sparse.moves(step) for step in steps):
             lowered |= jax_moves.lower_move(self.sparse, self.maths, self.programs, self.layout, *abstract[:3])
@@ -305,11 +320,18 @@ class Engine:
             RanksDiffer: the ranks hold different weights.
         """
         self.compare()
-        run = self.run
+        run, params = self.run, self._evaluated()
         for batch in batches:
             with self._mode():
                 buffers, carry = run["buffers"] | run["patterns"], run["carry"]["owned"]
-                yield self._evaluation(run["params"], buffers, carry, batch, generate)
+                yield self._evaluation(params, buffers, carry, batch, generate)
+
+    def _evaluated(self) -> Tree:
+        """Return the parameters to evaluate."""
+        if not self.probe:
+            return self.run["params"]
+        with self._mode():
+            return self.probe.evaluated(self.run)
 
     @functools.cached_property
     def _evaluation(self) -> Evaluation:
@@ -347,8 +369,8 @@ class Engine:
         The first device receives the shares, one at a time; on processes without it, the iterator sends and yields
         nothing.
         """
-        kinds, tables = ("params", "buffers", "patterns"), self.tables
-        arrays = {name: value for kind in kinds for name, value in self.run[kind].items()}
+        tables = self.tables
+        arrays = self._evaluated() | self.run["buffers"] | self.run["patterns"]
         collect = functools.partial(jax_snapshot.collect_rows, self.programs, devices=self.devices)
         rows = {name: self.task.shapes()[name].shape[0] for name in tables}
         return {n: collect(v, rows=rows[n]) if n in rows else self._host(v) for n, v in arrays.items()}

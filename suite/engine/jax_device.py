@@ -93,6 +93,8 @@ class Layout:
 
         def put(value: Any, spec: Any) -> Array:
             sharding = NamedSharding(self.mesh, spec)
+            if is_key(value) and jax.process_count() > 1:
+                return jax.random.wrap_key_data(put(jax.random.key_data(value), spec), impl=jax.random.key_impl(value))
             if jax.process_count() == 1 or (isinstance(value, Array) and not value.is_fully_addressable):
                 return jax.device_put(value, sharding)
             host = np.asarray(value)  # device_put would compare it with the other processes' values, and send it
@@ -155,12 +157,16 @@ class Layout:
 
     def described(self, run: Any, batch: Any, key: Any, hyper: Any) -> tuple[Any, Any, Any, Any]:
         """Return shapes, types and shardings of the run and of a step's arguments, to lower programs for them."""
-        shapes = jax.eval_shape(lambda *values: values, batch, key, hyper)
         parts = [
             jax.tree.map(lambda v, s=s: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s), part)
-            for part, s in zip(shapes, (self.split, self.whole, self.whole), strict=True)
+            for part, s in ((batch, self.split), (key, self.whole), (hyper, self.whole))
         ]
         return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=v.sharding), run), *parts
+
+
+def is_key(value: Any) -> bool:
+    """Return whether an array contains jax's typed random keys."""
+    return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def cast_batch(batch: Mapping[str, np.ndarray]) -> Batch:

@@ -15,6 +15,7 @@ from suite.comm.transport import Ledger, make_entry
 from suite.comm.transport.jax import AXIS
 from suite.contract import JaxModel
 from suite.engine.jax_device import Layout
+from suite.engine.jax_kept import KeptJit
 
 Tree = dict[str, Any]
 Batch = dict[str, np.ndarray]
@@ -37,8 +38,10 @@ class Evaluation:
     ):
         self.layout, self.ledger, self.seed = layout, ledger, seed
         specs = (params, P(), P(AXIS), P(AXIS), P())
-        maps = {"mesh": layout.mesh, "in_specs": specs, "out_specs": P(AXIS), "check_vma": False}
-        self._outputs = jax.jit(jax.shard_map(predict, **maps))
+        mapped = jax.shard_map(predict, mesh=layout.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
+        # a pipeline's own method holds its engine, with all data: such a program is not kept
+        kept = isinstance(predict, functools.partial)
+        self._outputs = KeptJit(predict, mapped, layout.mesh.devices, repr(params)) if kept else jax.jit(mapped)
         self._model = model
 
     def __call__(
@@ -78,7 +81,7 @@ class Evaluation:
 
     @functools.cached_property
     def _search(self) -> tuple[Any, Any]:
-        return jax.jit(self._model.encode), jax.jit(self._model.decode_step)
+        return KeptJit(self._model.encode), KeptJit(self._model.decode_step)
 
     def host(self, value: Array) -> np.ndarray:
         """Return the whole array on every host; one split over processes is gathered."""
@@ -90,5 +93,5 @@ class Evaluation:
 
 
 def widen_floats(host: np.ndarray) -> np.ndarray:
-    """bfloat16, which NumPy lacks, as float32; other arrays unchanged."""
-    return host.astype(np.float32) if host.dtype == jnp.bfloat16 else host
+    """Floats and integers of types that NumPy lacks, such as bfloat16, as float32; other arrays unchanged."""
+    return host.astype(np.float32) if host.dtype.kind == "V" else host

@@ -13,7 +13,7 @@ from suite import engine
 from suite.comm.transport.jax import AXIS
 from suite.contract import Sparse
 from suite.engine.jax_device import Layout
-from suite.engine.jax_programs import Lowered, Programs
+from suite.engine.jax_programs import Compiled, Lowered, Programs
 from suite.engine.jax_step import Maths
 
 Tree = dict[str, Any]
@@ -21,7 +21,7 @@ Tree = dict[str, Any]
 
 def lower_move(
     task: Sparse, maths: Maths, programs: Programs, layout: Layout, run: Tree, batch: Tree, key: Any
-) -> dict[str, Lowered]:
+) -> dict[str, Lowered | Compiled]:
     """Lower the programs of a move: reset moved blocks, and if the task uses it, whole matrices' gradient.
 
     Args:

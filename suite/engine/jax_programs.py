@@ -14,6 +14,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from suite.comm.transport import Entry, Ledger
 from suite.comm.transport.jax import AXIS, Transport
+from suite.engine.jax_kept import KEPT, Key, is_same, make_key
+from suite.engine.jax_sums import check_sums
 
 CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
 # XLA would combine independent all-reduces into one, which waits for the last gradient: the suite makes the buckets
@@ -44,7 +46,21 @@ class Mode:
 
 
 class Lowered(NamedTuple):
-    """A program that is not compiled yet, and the ledger entries of each call."""
+    """A program that is not compiled yet.
+
+    Attributes:
+        program: what `jax.jit(…).lower(…)` returns.
+        sends: ledger entries of each call.
+        key: of the compiled program in `KEPT`; None if it cannot be kept.
+    """
+
+    program: Any
+    sends: list[Entry]
+    key: Key | None
+
+
+class Compiled(NamedTuple):
+    """A program that can be called, and the ledger entries of each call."""
 
     program: Any
     sends: list[Entry]
@@ -57,11 +73,19 @@ class Programs:
         mesh: the devices that run them.
         transport: makes a transport for each trace.
         mode: makes the context to compile in.
+        narrow: whether the model trains in bfloat16, and sums in it are rejected.
     """
 
-    def __init__(self, mesh: Mesh, transport: Callable[[], Transport], mode: Callable[[], AbstractContextManager[Any]]):
-        self.mesh, self.transport, self.mode = mesh, transport, mode
-        self.compiled: dict[Any, tuple[Any, list[Entry]]] = {}
+    def __init__(
+        self,
+        mesh: Mesh,
+        transport: Callable[[], Transport],
+        mode: Callable[[], AbstractContextManager[Any]],
+        *,
+        narrow: bool = False,
+    ):
+        self.mesh, self.transport, self.mode, self.narrow = mesh, transport, mode, narrow
+        self.compiled: dict[Any, Compiled] = {}
         self.ledger, self.seconds, self.cache = Ledger(), 0.0, Cache()
         self.exchanged = np.zeros((len(mesh.local_devices), 2, mesh.size), np.uint32)
         self.pending = list[jax.Array]()
@@ -90,8 +114,8 @@ class Programs:
 
     def lower(
         self, body: Any, arguments: tuple[Any, ...], specs: tuple[Any, ...], out: Any, *, donate: bool = True
-    ) -> Lowered:
-        """Lower `body(*arguments, transport=…)` over the mesh.
+    ) -> Lowered | Compiled:
+        """Lower `body(*arguments, transport=…)` over the mesh, or find the program that an earlier engine compiled.
 
         Args:
             body: the function that every device runs.
@@ -99,35 +123,53 @@ class Programs:
             specs: partition specs of the arguments.
             out: partition spec of the result.
             donate: whether the result may use the first argument's memory.
+
+        Raises:
+            UserError: it adds many terms in bfloat16.
         """
+        key = self._make_key(body, arguments, specs, out, donate)
+        if kept := KEPT.find(key):
+            return kept
         transport = self.transport()
 
         def checked(*arguments: Any) -> Any:
             result = body(*arguments, transport=transport)
             return result, transport.checksums()
 
-        out = (out, PartitionSpec(AXIS))
-        mapped = jax.shard_map(checked, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False)
-        program = jax.jit(mapped, donate_argnums=0 if donate else ()).lower(*arguments)
-        return Lowered(program, transport.entries)
+        results = (out, PartitionSpec(AXIS))
+        mapped = jax.shard_map(checked, mesh=self.mesh, in_specs=specs, out_specs=results, check_vma=False)
+        traced = jax.jit(mapped, donate_argnums=0 if donate else ()).trace(*arguments)
+        if self.narrow:
+            check_sums(traced.jaxpr)
+        same = is_same(key, self._make_key(body, arguments, specs, out, donate))
+        return Lowered(traced.lower(), transport.entries, key if same else None)
 
-    def compile(self, lowered: Mapping[Any, Lowered]) -> None:
+    def _make_key(self, body: Any, arguments: Any, specs: Any, out: Any, donate: bool) -> Key | None:
+        return make_key(body, (arguments, specs, out), donate, self.transport, self.mesh.devices, self.narrow)
+
+    def compile(self, lowered: Mapping[Any, Lowered | Compiled]) -> None:
         """Compile lowered programs, two at a time, so that they can be called by key."""
         options = OPTIONS.get(self.mesh.devices.flat[0].platform) if self.mesh.size > 1 else None
 
-        def compiled(item: Lowered) -> Any:
+        def compile_one(item: Lowered | Compiled) -> Compiled:
+            if isinstance(item, Compiled):
+                return item
             with self.mode():  # the switches are thread-local: each worker thread sets them
-                return item.program.compile(compiler_options=options)
+                program = item.program.compile(compiler_options=options)
+            return Compiled(program, item.sends)
 
         with ThreadPoolExecutor(2) as pool:
-            programs = pool.map(compiled, lowered.values())
-            self.compiled |= {
-                name: (program, item.sends) for (name, item), program in zip(lowered.items(), programs, strict=True)
-            }
+            programs = pool.map(compile_one, lowered.values())
+            self.compiled |= dict(zip(lowered, programs, strict=True))
+        for name, item in lowered.items():
+            if isinstance(item, Lowered):
+                KEPT.keep(item.key, self.compiled[name])
+            else:
+                self.cache.answers.add("hit")
 
 
 class Cache:
-    """Answers of the cache of compiled programs since an engine was made."""
+    """Answers of the cache of compiled programs since an engine was made; a program that was kept is a hit."""
 
     def __init__(self):
         self.answers = set[str]()

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec as P
@@ -11,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from suite import engine
 from suite.comm.transport.jax import AXIS, Transport
 from suite.contract import Snapshot
-from suite.engine.jax_device import Layout
+from suite.engine.jax_device import Layout, is_key
 from suite.engine.jax_evaluation import widen_floats
 from suite.engine.jax_programs import Programs
 
@@ -31,6 +32,7 @@ def list_arrays(run: Tree, layout: Layout, tables: Collection[str], *, replicate
     own: dict[str, str] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(run)[0]:
         name = f"run{jax.tree_util.keystr(path)}"
+        leaf = jax.random.key_data(leaf) if is_key(leaf) else leaf
         if layout.is_split(path):
             arrays[name], own[name] = widen_floats(layout.local(leaf)), _describe_part(path, tables)
         elif replicated:
@@ -40,9 +42,14 @@ def list_arrays(run: Tree, layout: Layout, tables: Collection[str], *, replicate
 
 def replace_arrays(run: Tree, layout: Layout, arrays: dict[str, np.ndarray]) -> Tree:
     """Return the state of the run with the arrays of a snapshot of this process."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(run)
-    values = [arrays[f"run{jax.tree_util.keystr(path)}"] for path, _ in leaves]
-    return layout.replaced(jax.tree_util.tree_unflatten(structure, values))
+
+    def restore(path: tuple[Any, ...], leaf: Array) -> Any:
+        value = arrays[f"run{jax.tree_util.keystr(path)}"]
+        if is_key(leaf):
+            return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
+        return value.astype(leaf.dtype, copy=False)  # types that NumPy lacks are saved as float32
+
+    return layout.replaced(jax.tree_util.tree_map_with_path(restore, run))
 
 
 def collect_rows(programs: Programs, table: Array, rows: int, devices: Sequence[Any]) -> Iterator[np.ndarray]:

@@ -1,7 +1,7 @@
 """A step's maths in jax, seen from one device inside `shard_map`: pure functions of the run's state."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ class Maths:
         accumulate: micro-batches in a step.
         tables: parameters placed by rows; inside a step, `params` contains this rank's rows of them.
         clip_norm: largest norm of the whole gradient; 0: no clipping.
-        narrow: the model computes in bfloat16; loss, gradients and statistics are float32.
+        rounded: parameters that the model gets in bfloat16 in training; see `suite.engine.list_rounded`.
     """
 
     model: JaxModel
@@ -47,7 +47,7 @@ class Maths:
     tables: tuple[str, ...]
     accumulate: int
     clip_norm: float
-    narrow: bool
+    rounded: Sequence[str]
 
     def _tapped(
         self,
@@ -67,7 +67,7 @@ class Maths:
         def loss(whole: Tree, rows: Tree, tap: Any) -> Any:
             inputs = batch | {f"{name}.rows": value for name, value in rows.items()}
             inputs_of_loss = make_context(run, inputs, carry, key)
-            return compute_loss(self.model, whole, inputs_of_loss, narrow=self.narrow, labels=labels, tap=tap)
+            return compute_loss(self.model, whole, inputs_of_loss, rounded=self.rounded, labels=labels, tap=tap)
 
         probes: dict[Any, Any] = {}
         if observe:
@@ -209,7 +209,7 @@ class Maths:
             offers["context"] = make_context(run, batch, run["carry"]["owned"], key)
             needed = {name: value for name, value in offers.items() if name in self.needs}
             updates, run["opt"] = optimizer.update(grads, run["opt"], run["params"], **needed)
-            run["params"] = {name: _updated(value, updates[name]) for name, value in run["params"].items()}
+            run["params"] = {name: apply_update(value, updates[name]) for name, value in run["params"].items()}
             run["buffers"], run["carry"] = after["buffers"], {"owned": after["owned"]}
         run["comm"] = {"owned": reduce.state}
         return run, halfway
@@ -270,11 +270,10 @@ class Maths:
         return {"params": run["params"] | params, "opt": self.optimizer.reset(run["opt"], moved)}
 
     def predict(self, params: Tree, buffers: Tree, carry: Tree, batch: Tree, key: Array, *, world: int) -> Tree:
-        """Return the model's outputs in evaluation mode."""
+        """Return the model's outputs in evaluation mode, not rounded to bfloat16."""
         fetched = self._fetched(params, batch, Transport(world))
         rows = {f"{name}.rows": lookup.values for name, lookup in fetched.items()}
-        params, batch = _narrowed(params, batch | rows, self.narrow)
-        return self.model.apply(params, buffers, carry, batch, train=False, key=key, tap=keep_output)[0]
+        return self.model.apply(params, buffers, carry, batch | rows, train=False, key=key, tap=keep_output)[0]
 
     def _clipped(self, grads: Tree, params: Tree, reduce: Reduce) -> Tree:
         """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
@@ -282,7 +281,7 @@ class Maths:
             return grads
         square = sum(jnp.vdot(grad, grad) for name, grad in grads.items() if name not in self.tables)
         if self.tables:  # ranks hold different rows; the updates of a recurring id are added first
-            whole = [_updated(jnp.zeros_like(params[name]), grads[name]) for name in self.tables]
+            whole = [apply_update(jnp.zeros_like(params[name]), grads[name]) for name in self.tables]
             local_square = jnp.stack([jnp.vdot(grad, grad) for grad in whole]).sum()
             square = square + reduce.world * reduce.exact({"norm": local_square})["norm"]
         factor = jnp.minimum(1.0, self.clip_norm / jnp.sqrt(square))
@@ -301,7 +300,13 @@ def keep_output(name: str, x: Array, y: Array) -> Array:
 
 
 def compute_loss(
-    model: JaxModel, params: Tree, context: Tree, *, narrow: bool, labels: str = "given", tap: Any = keep_output
+    model: JaxModel,
+    params: Tree,
+    context: Tree,
+    *,
+    rounded: Sequence[str] = (),
+    labels: str = "given",
+    tap: Any = keep_output,
 ) -> tuple[Array, tuple[Array, Tree, Tree]]:
     """Compute the loss of a batch; `suite.contract.Objective.value`.
 
@@ -309,17 +314,17 @@ def compute_loss(
         model: the task's model.
         params: parameters, without the tables placed by rows.
         context: the other inputs, as `make_context` returns them.
-        narrow: the model computes in bfloat16, the loss in float32.
+        rounded: parameters that the model gets in bfloat16; its layers compute in the types of their weights.
         labels: "given", or "sampled" from the model's distribution.
         tap: receives each layer's name, input and output; its result replaces the output.
 
     Returns:
-        The summed loss, and (what the sum counts, new buffers, new carry).
+        The summed loss in at least float32, and (what the sum counts, new buffers, new carry).
     """
     batch, buffers, key = (context[name] for name in ("batch", "buffers", "key"))
-    params, inputs = _narrowed(params, batch, narrow)
+    params = params | {name: params[name].astype(jnp.bfloat16) for name in rounded}
     all_buffers, carry = buffers | context["patterns"], context["carry"]
-    outputs, after, carry = model.apply(params, all_buffers, carry, inputs, train=True, key=key, tap=tap)
+    outputs, after, carry = model.apply(params, all_buffers, carry, batch, train=True, key=key, tap=tap)
     outputs, carry = jax.tree.map(widen_floats, (outputs, carry))
     if labels == "sampled":
         outputs = model.sample(outputs, key, batch)
@@ -328,14 +333,14 @@ def compute_loss(
 
 
 def make_objective(
-    model: JaxModel, task: Task, seed: int, world: int, held: Mapping[str, Tree], *, narrow: bool
+    model: JaxModel, task: Task, seed: int, world: int, held: Mapping[str, Tree], *, rounded: Sequence[str]
 ) -> Objective:
     """Return the objective of one rank's batch; `held` has the parameters, buffers and patterns by kind."""
     batch, carry = cast_batch(task.batch("train", seed, 0, 0, world)), cast_batch(task.carry(task.batch_size // world))
     run = {"buffers": held["buffer"], "patterns": held["pattern"]}
     example = make_context(run, batch, carry, np.zeros(2, np.uint32))
     return Objective(
-        functools.partial(compute_loss, model, narrow=narrow), jax.eval_shape(lambda inputs: inputs, example)
+        functools.partial(compute_loss, model, rounded=rounded), jax.eval_shape(lambda inputs: inputs, example)
     )
 
 
@@ -359,19 +364,8 @@ class Calls:
         return value
 
 
-def _updated(value: Array, update: Any) -> Array:
-    """`value` plus an update; that of a table may be `Rows`."""
+def apply_update(value: Array, update: Any) -> Array:
+    """Return `value` plus an update; that of a table may be `Rows`."""
     if isinstance(update, Rows):
         return value.at[update.ids].add(update.values)
     return (value + update).astype(value.dtype)
-
-
-def _narrowed(params: Tree, batch: Tree, narrow: bool) -> tuple[Tree, Tree]:
-    """Parameters and the batch's rows of tables in bfloat16 if `narrow`, else unchanged.
-
-    The other arrays of the batch are unchanged: the loss needs targets in float32, and layers convert their inputs.
-    """
-    if not narrow:
-        return params, batch
-    rows = {name: value.astype(jnp.bfloat16) for name, value in batch.items() if name.endswith(".rows")}
-    return jax.tree.map(lambda value: value.astype(jnp.bfloat16), params), batch | rows

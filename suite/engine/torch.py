@@ -16,8 +16,9 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.reduce.torch import Reduce
 from suite.comm.transport import Ledger
 from suite.comm.transport.torch import Transport
-from suite.contract import OFFERED, Group, Plan, SendsBytes, Skeleton, Snapshot, Sparse, Task, TorchOptimizer
+from suite.contract import OFFERED, Group, Plan, SendsBytes, Skeleton, Snapshot, Sparse, Task
 from suite.engine import torch_snapshot
+from suite.engine.probing import varies_rate
 from suite.engine.ranks.torch import Ranks
 from suite.engine.torch_copies import Copies
 from suite.engine.torch_device import (
@@ -29,7 +30,10 @@ from suite.engine.torch_device import (
     set_switches,
     store_channels_last,
 )
+from suite.engine.torch_outside import set_hyper
+from suite.engine.torch_probe import Probe
 from suite.engine.torch_step import Maths, Share, Watch, compile_model
+from suite.engine.torch_sums import reject_narrow_sums
 from suite.engine.torch_taps import Observer, whole_gradients
 from suite.optimizers._base.torch import widen_floats
 from suite.settings.run import Run
@@ -70,8 +74,8 @@ class Engine:
         self.world, self.share = transport.world, (transport.rank, transport.world)
         self.local_ranks = (transport.rank,)
         self.reduce, self.ranks = Reduce(transport, self.modes[first]), Ranks(self.world, self.device)
-        self.model = describe_model(run.task.module, task)
-        self.node, self.needs = node, load.load_member(node.module).NEEDS
+        self.model = describe_model(run.task, task)
+        self.node, self.needs = node, node.needs
         self.tables = engine.list_tables(task, self.needs, node)
         self.sparse = engine.find_sparse(task, self.needs, node)
         self._load(task)
@@ -102,8 +106,10 @@ class Engine:
             "samples": task.data.samples["train"],
         }
         needed = {name: value for name, value in offers.items() if name in self.needs}
-        make = load.load_half(node.module, "torch").make
-        self.optimizer: TorchOptimizer = load.make_member(make, node, "optimizer", self.named.items(), **needed)
+        make = functools.partial(node.build, "torch")
+        self.probe = Probe(node.name, make, self.model, varies=varies_rate(run)) if "outside" in self.needs else None
+        self.outside = self.probe.make(self.model) if self.probe else None
+        self.optimizer: Any = self.outside or make(self.named.items(), **needed)  # a `TorchOptimizer`, by its NEEDS
         load.check_names(self.optimizer, *(name for name in OFFERED if name in self.needs))
         self.plan = self.optimizer.plan if "program" in self.needs or "observe" in self.needs else Plan()
         self.carry = self._carry(task.carry(task.batch_size // self.world))
@@ -154,17 +160,24 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- one update
     def warm(self, batch: Batch, steps: range, hyper: Mapping[str, float]) -> None:
-        """Run forward, backward and codecs once and discard the results, so that no step pays for first calls."""
-        began = time.perf_counter()
+        """Run forward, backward and codecs once and discard the results, so that no step pays for first calls.
+
+        Raises:
+            UserError: an optimizer of another package would not train as its package says.
+        """
+        began, tried = time.perf_counter(), 0.0
         observing = {False, "statistics" in self.plan.phase(0)}  # with statistics, the model runs uncompiled
-        with self._mode():
+        with self._mode(), reject_narrow_sums(self.device, narrow=self.maths.narrow and not self.compiles):
             for observe in sorted(observing) if self.compiles else [max(observing)]:
                 self._evaluate(self._micro(batch), (self.seed, 0), observe=self._curvature if observe else None)
         if self.compiles and self.world > 1:
             values = torch.ones(2**16 + 1, device=self.device, dtype=self.dtype)  # not a multiple of a block length
             for codec in set[Codec]().union(*(channels.codecs for channels in self.modes.values())):
                 codec.decode(codec.encode(values, lambda count: values[:count]), values)
-        self.compile_seconds = time.perf_counter() - began if self.compiles else 0.0
+        if self.probe:
+            with self._mode():
+                tried = self.probe.run(self.model)
+        self.compile_seconds = time.perf_counter() - began if self.compiles else tried
 
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Initialise the optimizer's statistics with their mean over batches at the current weights."""
@@ -184,7 +197,7 @@ class Engine:
         optimizer, reduce, needs = self.optimizer, self.reduce, self.needs
         for group in optimizer.param_groups:
             engine.check_editable(hyper, group.keys() - {"params", "param_names"}, self.node)
-            group.update(hyper)
+            set_hyper(group, hyper)
         if "host" in needs:
             optimizer.host(step)
         phase, parcels, key = self.plan.phase(step), self.plan.parcels(step), (self.seed, step)
@@ -292,6 +305,8 @@ class Engine:
     def evaluate(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None = None) -> Iterator[Batch]:
         """Yield the model's outputs in evaluation mode for each batch, gathered over all ranks, as NumPy arrays.
 
+        With `precision=bfloat16`, too, the model evaluates in float32.
+
         Args:
             batches: this rank's share of each.
             generate: `suite.contract.Generates.generate`; its result is added to the outputs.
@@ -300,9 +315,17 @@ class Engine:
             RanksDiffer: the ranks hold different weights.
         """
         self.compare()
+        with self._evaluated():
+            yield from self._outputs(batches, generate)
+
+    def _evaluated(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the parameters are those to evaluate."""
+        return self.outside.evaluated_params() if self.outside else contextlib.nullcontext()
+
+    def _outputs(self, batches: Iterable[Batch], generate: Callable[..., Batch] | None) -> Iterator[Batch]:
         self.model.eval()
         for batch in batches:
-            with self._mode(), torch.no_grad(), self.maths.autocast():
+            with self._mode(), torch.no_grad():
                 inputs = self.maths.fetched(self._tensors(batch))[0]
                 outputs, _ = self.model(inputs)
                 if generate:
@@ -343,6 +366,9 @@ class Engine:
         Rank 0 receives the shares, one at a time; on other ranks, the iterator sends and yields nothing.
         """
         state, tables = self.model.state_dict(), self.tables
+        if self.outside:
+            with self.outside.evaluated_params():
+                return {name: _numpy(value).copy() for name, value in state.items()}
         return {name: self._shares(name, value) if name in tables else _numpy(value) for name, value in state.items()}
 
     def _shares(self, name: str, own: Tensor) -> Iterator[np.ndarray]:
@@ -369,11 +395,11 @@ class Engine:
         """
         self.compare()
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "carry": self.carry}
-        return torch_snapshot.list_arrays(state, self.reduce.state, self.tables, replicated=replicated)
+        return torch_snapshot.list_arrays(state, self.reduce.state, self.tables, self.named, replicated=replicated)
 
     def restore(self, arrays: dict[str, np.ndarray], skeleton: Skeleton) -> None:
         """Restore a snapshot of this rank; nothing is sent."""
-        state, self.reduce.state = torch_snapshot.read_arrays(arrays, skeleton, self.device)
+        state, self.reduce.state = torch_snapshot.read_arrays(arrays, skeleton, self.named, self.device)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.carry = state["carry"]

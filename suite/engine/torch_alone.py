@@ -95,7 +95,7 @@ def observed(
             raise UserError(
                 f"observed: the first axis of layer {name} has length {len(first)}, that of another call or layer "
                 f"{', '.join(map(str, sorted(lengths - {len(first)})))}; it must be that of the samples in every call: "
-                "expand the input, or leave the layer out of layers"
+                f"expand the input, or leave the layer out: del layers[{name!r}]"
             )
         samples = len(first)
         scale = (counted or samples) / (scaler.get_scale() if scaler else 1.0)  # a tap: gradient of the summed loss

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from suite import load
 from suite.contract import Task, UserError
+from suite.nodes import TaskSettings
 
 
 def device_for(name: str) -> torch.device:
@@ -86,21 +87,21 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def describe_model(module: str, task: Task) -> Any:  # a TorchModel that is also an nn.Module
+def describe_model(node: TaskSettings, task: Task) -> Any:  # a TorchModel that is also an nn.Module
     """Return a task's model without values, on the `meta` device: it takes no memory and no random numbers.
 
     torch's own initial values are left out. On `meta`, drawing them would load torch's compiler, which takes two
     seconds.
 
     Args:
-        module: the task's module.
+        node: the task's settings.
         task: data and model description.
 
     Raises:
         UserError: the model does not define `loss`.
     """
     with torch.device("meta"), _NoInitialValues():
-        model = load.load_half(module, "torch").make(task)
+        model = node.make_model("torch", task)
     load.check_names(model, "forward", "loss")
     return model
 

@@ -12,6 +12,7 @@ from suite.comm.reduce.torch import Reduce
 from suite.comm.tables import torch as by_rows
 from suite.engine.torch_taps import Observer, Statistics, Taps, tap_layers
 from suite.optimizers._base.torch import widen_floats
+from suite.optimizers._linalg.torch import compute_norms
 
 Tree = dict[str, Tensor]
 Watch = Callable[[Tensor], contextlib.AbstractContextManager[None]]
@@ -165,7 +166,7 @@ class Maths:
         """Scale the gradient to the norm `clip_norm` if its norm is larger (Pascanu et al. 2013, algorithm 1)."""
         if not self.clip_norm:
             return grads
-        square = torch.stack(torch._foreach_norm([g for g in grads.values() if not g.is_sparse])).square().sum()
+        square = compute_norms(g for g in grads.values() if not g.is_sparse).square().sum()
         if self.tables:  # ranks hold different rows
             local_square = torch.stack([grads[name].values().square().sum() for name in self.tables]).sum()
             square = square + self.reduce.world * self.reduce.exact({"norm": local_square})["norm"]

@@ -1,19 +1,16 @@
 """Copies checked results into a folder of results: all of them or none, and never over a file that is there."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from suite import disk
 from suite.entries import strict
 from suite.entries.finding import Entry
 from suite.entries.strict import Unreadable
-from suite.entries.submission import LOG, name_of
-from suite.record.result import is_result
+from suite.entries.submission import LOG, name_of, read_form
 
 DIGEST_SUFFIX = ".events.sha256"  # `sha256sum --check` reads these files
 
@@ -45,15 +42,8 @@ def find_accepted(folder: Path) -> list[Entry]:
     entries = []
     for path in sorted(folder.glob("*/*.json")) if folder.is_dir() else ():
         with suppress(Unreadable):
-            result = strict.parse_json(strict.read_bytes(path))
-            if is_result(result):
-                entries.append(Entry(path, result))
+            entries.append(Entry(path, read_form(path)[1]))
     return entries
-
-
-def is_accepted(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return whether two results have the same content, whatever the order of keys and the spaces between them."""
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 def find_copies(
@@ -73,16 +63,16 @@ def find_copies(
         The files to write; (submitted, existing) for each result that is there already; (submitted, fault) for each
         result whose execution is there with other content.
     """
-    executions = {entry.result["execution_id"]: entry for entry in existing}
+    executions = {entry.result.execution_id: entry for entry in existing}
     taken = {entry.path for entry in existing}
     planned: list[Copy] = []
     already: list[tuple[Path, Path]] = []
     faults: list[tuple[Path, str]] = []
     for entry, content in submitted:
-        execution = entry.result["execution_id"]
+        execution = entry.result.execution_id
         if execution in executions:
             other = executions[execution]
-            if is_accepted(entry.result, other.result):
+            if entry.result == other.result:
                 already.append((entry.path, other.path))
             else:
                 faults.append(

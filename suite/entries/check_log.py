@@ -115,7 +115,8 @@ def _places(run: Run, events: Sequence[Event]) -> Iterator[str]:
             expected, due = due, step + (event["steps"] or run.max_steps)
         elif kind == "finished":
             outcome = event["outcome"]["kind"]
-            ends = {"exhausted": run.max_steps, "diverged": last + 1, "failed": 0}
+            evaluating = "loss" not in event["outcome"]  # it diverged in an evaluation, or else in a step
+            ends = {"exhausted": run.max_steps, "diverged": last + (not evaluating), "failed": 0}
             expected = ends.get(outcome, last)
             if event["outcome"].get("step", expected) != step:
                 yield f"{_name(event)}: its outcome is of step {event['outcome']['step']}"

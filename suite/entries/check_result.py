@@ -37,18 +37,18 @@ def check_result(entry: Entry) -> Iterator[Finding]:
         yield found("wrong", "metric", sentence, "check the task's metric, and run it again")
     for sentence in _fractions(entry.result):
         yield found("doubtful", "metric", sentence, "say how the metric was computed, or run it again")
-    if pauses := entry.result.get("busy_pauses"):
+    if pauses := entry.result.busy_pauses:
         sentence = f"threads still computed at {pauses} pauses of the clock, so that the training seconds are too low"
         yield found("doubtful", "unbilled", sentence, "do not use its seconds; its steps are valid")
-    source = entry.result["environment"]
-    if source["dirty"]:
+    source = entry.result.environment
+    if source.dirty:
         sentence = "was made with uncommitted changes, so that nobody else can have the same code"
         yield found("doubtful", "source", sentence, "commit the changes and run it again")
-    elif source["commit"] is None:
+    elif source.commit is None:
         yield found("note", "source", "names no commit", "run it in a checkout")
-    for resumed in entry.result.get("resumed_anyway", ()):
-        changed = escape_text(", ".join(resumed["changed"]))
-        sentence = f"was resumed at step {resumed['step']} although this had changed: {changed}"
+    for resumed in entry.result.resumed_anyway or ():
+        changed = escape_text(", ".join(resumed.changed))
+        sentence = f"was resumed at step {resumed.step} although this had changed: {changed}"
         yield found("doubtful", "source", sentence, "run it again without resume=anyway")
 
 
@@ -73,37 +73,38 @@ def _exceeds(part: float, whole: float) -> bool:
 
 def _clock(result: Result) -> Iterator[str]:
     """Contradictions between the clock readings of a result."""
-    train, wall = result["train_seconds"], result["wall_seconds"]
-    excluded = sum(result["excluded_seconds"].values())
+    train, wall = result.train_seconds, result.wall_seconds
+    excluded = sum(result.excluded_seconds.values())
     if train is not None and wall is not None:
         if _exceeds(train, wall):
             yield f"has {train:.2f} training seconds in {wall:.2f} wall seconds"
         elif _exceeds(train + excluded, wall):
             yield f"has {train:.2f} training and {excluded:.2f} excluded seconds in {wall:.2f} wall seconds"
-    for point in result["curve"]:
-        if _exceeds(point["train_seconds"], point["wall_seconds"]):
-            training, all_in = point["train_seconds"], point["wall_seconds"]
-            yield f"has {training:.2f} training seconds in {all_in:.2f} wall seconds at step {point['step']}"
+    for point in result.curve:
+        if _exceeds(point.train_seconds, point.wall_seconds):
+            training, all_in = point.train_seconds, point.wall_seconds
+            yield f"has {training:.2f} training seconds in {all_in:.2f} wall seconds at step {point.step}"
             break
-    last = result["curve"][-1] if result["curve"] else None
-    for name, total in (("train_seconds", train), ("wall_seconds", wall)):
-        if last is not None and total is not None and _exceeds(last[name], total):
-            yield f"has {name} {last[name]:.2f} at its last evaluation, but {total:.2f} at its end"
-    for before, after in pairwise(result["curve"]):
-        if after["wall_seconds"] < before["wall_seconds"]:
-            yield f"has fewer wall seconds at step {after['step']} than at step {before['step']}"
+    last = result.curve[-1] if result.curve else None
+    readings = (("train_seconds", last.train_seconds, train), ("wall_seconds", last.wall_seconds, wall)) if last else ()
+    for name, seconds, total in readings:
+        if total is not None and _exceeds(seconds, total):
+            yield f"has {name} {seconds:.2f} at its last evaluation, but {total:.2f} at its end"
+    for before, after in pairwise(result.curve):
+        if after.wall_seconds < before.wall_seconds:
+            yield f"has fewer wall seconds at step {after.step} than at step {before.step}"
             break
-    median, steps = result["step_seconds"]["p50"], result["steps"]
+    median, steps = result.step_seconds.p50, result.steps
     # half of the steps take at least the median
     if median is not None and train is not None and _exceeds(median * ((steps + 1) // 2), train):
         least = median * ((steps + 1) // 2)
         yield f"has {train:.2f} training seconds, but half of its {steps} steps took at least {least:.2f}"
-    at_step = {point["step"]: point for point in result["curve"]}
-    for target in result["targets"] if not is_baseline(result["spec"]) else ():
-        point = at_step.get(target["step"])
-        seconds = target["train_seconds"]
-        if target["reached"] and (point is None or seconds is None or seconds < point["train_seconds"]):
-            yield f"reached {escape_text(target['label'])} before the evaluation that it belongs to"
+    at_step = {point.step: point for point in result.curve}
+    for target in result.targets if not is_baseline(result.spec) else ():
+        point = at_step.get(target.step)
+        seconds = target.train_seconds
+        if target.reached and (point is None or seconds is None or seconds < point.train_seconds):
+            yield f"reached {escape_text(target.label)} before the evaluation that it belongs to"
 
 
 def find_range(metric: str) -> tuple[float, float] | None:
@@ -114,20 +115,20 @@ def find_range(metric: str) -> tuple[float, float] | None:
 def _ranges(result: Result) -> Iterator[str]:
     """Yield the first value of each metric that is outside the metric's range."""
     seen: set[str] = set()
-    for point in result["curve"]:
-        for name, value in point["metrics"].items():
+    for point in result.curve:
+        for name, value in point.metrics.items():
             known = find_range(name)
             if known and value is not None and not known[0] <= value <= known[1] and name not in seen:
                 seen.add(name)
-                yield f"has {escape_text(name)} {value:g} at step {point['step']}, outside {known[0]:g} to {known[1]:g}"
+                yield f"has {escape_text(name)} {value:g} at step {point.step}, outside {known[0]:g} to {known[1]:g}"
 
 
 def _fractions(result: Result) -> Iterator[str]:
     """An accuracy that no whole number of right samples gives."""
-    count = result["data"]["samples"].get("valid", 0)
-    for point in result["curve"] if count else ():
-        value = point["metrics"].get(COUNTED)
+    count = result.data.samples.get("valid", 0)
+    for point in result.curve if count else ():
+        value = point.metrics.get(COUNTED)
         right = 0.0 if value is None else value * count / 100
         if math.isinf(right) or abs(right - round(right)) > WHOLE * count:
-            yield f"has {COUNTED} {value} at step {point['step']}, which is no whole number of {count} images"
+            yield f"has {COUNTED} {value} at step {point.step}, which is no whole number of {count} images"
             return

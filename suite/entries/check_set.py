@@ -6,7 +6,7 @@ communication, backend and devices.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from suite.entries.condition import CADENCE, TUNING_SEEDS, format_condition, read_condition
@@ -14,6 +14,7 @@ from suite.entries.finding import Entry, Finding, Severity
 from suite.entries.strict import escape_text
 from suite.record import record
 from suite.record.record import is_baseline
+from suite.record.result import Point
 from suite.settings.effects import select_settings
 
 COLUMNS = ("optimizer", "comm", "backend", "world")
@@ -28,9 +29,9 @@ def check_set(entries: Sequence[Entry]) -> Iterator[Finding]:
     yield from _tuning(entries)
     rows: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
-        spec = entry.result["spec"]
+        spec = entry.result.spec
         if not is_baseline(spec):
-            key = {"condition": read_condition(entry.result), "columns": [spec[name] for name in COLUMNS]}
+            key = {"condition": read_condition(entry.result), "columns": [getattr(spec, name) for name in COLUMNS]}
             rows[format_condition(key)].append(entry)
     for row in rows.values():
         yield from _mixed(row)
@@ -57,9 +58,9 @@ def _files(entries: Iterable[Entry]) -> tuple[str, ...]:
 def row_name(entry: Entry) -> str:
     """A row in words: task, data, method, communication, backend and devices."""
     result = entry.result
-    spec = result["spec"]
-    data = spec["config"]["task"].get("data") or result["data"]["name"]
-    words = [spec["task"], data, record.method_of(spec), spec["comm"], spec["backend"], f"world {spec['world']}"]
+    spec = result.spec
+    data = spec.config["task"].get("data") or result.data.name
+    words = [spec.task, data, record.method_of(spec), spec.comm, spec.backend, f"world {spec.world}"]
     return escape_text(" ".join(str(word) for word in words))
 
 
@@ -87,7 +88,7 @@ def _mixed(row: Sequence[Entry]) -> Iterator[Finding]:
 def _versions(alike: Sequence[Entry]) -> Iterator[Finding]:
     """Runs of equal settings that were made with different code or packages."""
     for name, words in (("source", "versions of the suite's code"), ("packages", "sets of packages")):
-        values = {entry.result["environment"][name] for entry in alike}
+        values = {getattr(entry.result.environment, name) for entry in alike}
         if len(values) > 1:
             sentence = (
                 f"{row_name(alike[0])}: {len(alike)} results of equal settings were made with {len(values)} {words}"
@@ -97,7 +98,7 @@ def _versions(alike: Sequence[Entry]) -> Iterator[Finding]:
 
 def _seeds(alike: Sequence[Entry]) -> Iterator[Finding]:
     """Seeds that are missing in a sequence, and seeds that chose the settings."""
-    seeds = sorted({entry.result["spec"]["seed"] for entry in alike})
+    seeds = sorted({entry.result.spec.seed for entry in alike})
     gaps = [f"{low + 1}" if high - low == 2 else f"{low + 1} to {high - 1}" for low, high in _apart(seeds)]
     if gaps:
         reported = ", ".join(map(str, seeds[:MOST_NAMED])) + (", …" if len(seeds) > MOST_NAMED else "")
@@ -109,12 +110,12 @@ def _tuning(entries: Sequence[Entry]) -> Iterator[Finding]:
     """Reported seeds that also chose the settings, by recipe."""
     recipes: dict[tuple[str, str, int], list[Entry]] = defaultdict(list)
     for entry in entries:
-        tuning = entry.result["tuning"]
-        if tuning["trials"] and entry.result["spec"]["seed"] in TUNING_SEEDS:
-            recipes[entry.result["spec"]["task"], tuning["source"], tuning["trials"]].append(entry)
+        tuning = entry.result.tuning
+        if tuning.trials and entry.result.spec.seed in TUNING_SEEDS:
+            recipes[entry.result.spec.task, tuning.source, tuning.trials].append(entry)
     first, last = TUNING_SEEDS[0], TUNING_SEEDS[-1]
     for (_, source, trials), tuned in recipes.items():
-        seeds = sorted({entry.result["spec"]["seed"] for entry in tuned})
+        seeds = sorted({entry.result.spec.seed for entry in tuned})
         reported = ", ".join(map(str, seeds))
         sentence = f"{escape_text(source)}: {len(tuned)} results report seeds among {reported}, but its settings are "
         sentence += f"the best of {trials} trials on the seeds {first} to {last}, and may suit these seeds"
@@ -135,21 +136,21 @@ def _copies(entries: Sequence[Entry]) -> Iterator[Finding]:
     clocks: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         result = entry.result
-        executions[result["execution_id"]][json.dumps(result, sort_keys=True)].append(entry)
-        if len(result["curve"]) >= SEVERAL:
-            metrics[format_condition([_without_clock(point) for point in result["curve"]])].append(entry)
-            clocks[format_condition([point["train_seconds"] for point in result["curve"]])].append(entry)
+        executions[result.execution_id][json.dumps(result.plain(), sort_keys=True)].append(entry)
+        if len(result.curve) >= SEVERAL:
+            metrics[format_condition([_without_clock(point) for point in result.curve])].append(entry)
+            clocks[format_condition([point.train_seconds for point in result.curve])].append(entry)
     for execution, contents in executions.items():
         if len(contents) > 1:
             involved = [entry for alike in contents.values() for entry in alike]
             sentence = f"the execution {escape_text(execution)} has {len(contents)} results with different content"
             yield Finding("wrong", "copies", _files(involved), sentence, "keep the one that the run wrote")
     for alike in clocks.values():
-        if len({entry.result["execution_id"] for entry in alike}) > 1:
+        if len({entry.result.execution_id for entry in alike}) > 1:
             sentence = "different executions have the same training seconds at each evaluation, to the last digit"
             yield Finding("wrong", "copies", _files(alike), sentence, "keep the one that was run")
     for alike in metrics.values():
-        seeds = sorted({entry.result["spec"]["seed"] for entry in alike})
+        seeds = sorted({entry.result.spec.seed for entry in alike})
         if len(seeds) > 1:
             sentence = (
                 f"the seeds {', '.join(map(str, seeds))} have the same metrics at each evaluation, to the last digit"
@@ -157,8 +158,8 @@ def _copies(entries: Sequence[Entry]) -> Iterator[Finding]:
             yield Finding("wrong", "copies", _files(alike), sentence, "keep the one that was run, and run the others")
 
 
-def _without_clock(point: Mapping[str, Any]) -> list[Any]:
-    return [point["step"], point["metrics"]]
+def _without_clock(point: Point) -> list[Any]:
+    return [point.step, point.metrics]
 
 
 def _unchecked(entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -173,9 +174,9 @@ def _unchecked(entries: Sequence[Entry]) -> Iterator[Finding]:
     sizes: dict[str, set[str]] = defaultdict(set)
     members: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
-        data = entry.result["data"]
-        key = format_condition([entry.result["spec"]["task"], data["name"], record.identify_data(data)])
-        sizes[key].add(format_condition([data["samples"], data.get("dropped"), data["skipped"]]))
+        data = entry.result.data
+        key = format_condition([entry.result.spec.task, data.name, record.identify_data(data)])
+        sizes[key].add(format_condition([data.samples, data.dropped, data.skipped]))
         members[key].append(entry)
     for key, counts in sizes.items():
         if len(counts) > 1:

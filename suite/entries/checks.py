@@ -62,16 +62,20 @@ def check_paths(paths: Sequence[Path]) -> tuple[int, list[Finding]]:
 
 
 def print_findings(findings: Sequence[Finding], count: int) -> int:
-    """Print findings and their numbers.
+    """Print findings, and their numbers by check.
 
     Returns:
         1 if a result is wrong, else 0.
     """
     for finding in findings:
         print(finding)
-    numbers = Counter(finding.severity for finding in findings)
-    print(f"{count} results: {', '.join(f'{numbers[severity]} {severity}' for severity in SEVERITIES)}")
-    return 1 if numbers["wrong"] else 0
+    numbers = []
+    for severity in SEVERITIES:
+        checks = Counter(finding.check for finding in findings if finding.severity == severity)
+        parts = ", ".join(f"{number} {check}" for check, number in checks.most_common())
+        numbers.append(f"{checks.total()} {severity}" + (f" ({parts})" if parts else ""))
+    print(f"{count} results: {', '.join(numbers)}")
+    return 1 if any(finding.severity == "wrong" for finding in findings) else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

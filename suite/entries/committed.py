@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
-from suite import disk, load
-from suite.record.result import Result, is_result
+from suite import load
+from suite.entries.intake import parse_form
+from suite.record.result import Result
 
 SPEC = {
     "tasks": "task",
@@ -34,9 +36,8 @@ def count_results() -> Counts | None:
 def _results(folder: Path) -> Iterator[Result]:
     """Every result below a folder; other JSON files are skipped."""
     for path in folder.rglob("*.json"):
-        content = disk.read_json(path)
-        if is_result(content):
-            yield content
+        with suppress(ValueError):
+            yield parse_form(path.read_text(encoding="utf-8"))
 
 
 def _source(recipe: str) -> str:
@@ -47,13 +48,13 @@ def _source(recipe: str) -> str:
 
 def _names(result: Result, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(group, name) of each preset and member that a result used."""
-    spec = result["spec"]
+    spec = result.spec
     for group, word in SPEC.items():
-        if spec.get(word):
-            yield group, spec[word]
-    typed = {word.lstrip("+").partition("=")[::2] for word in result["command"].split()}  # names need no quotes
+        if name := getattr(spec, word):
+            yield group, name
+    typed = {word.lstrip("+").partition("=")[::2] for word in result.command.split()}  # names need no quotes
     named = [name for key, name in typed if key == "recipe"]
     yield from (("experiments", name) for key, name in typed if key == "experiment")
-    yield from (("recipes", name) for name, source in sources.items() if name in named or source == spec.get("recipe"))
-    if baseline := spec["config"].get("baseline"):
+    yield from (("recipes", name) for name, source in sources.items() if name in named or source == spec.recipe)
+    if baseline := spec.config.get("baseline"):
         yield "baselines", baseline["name"]

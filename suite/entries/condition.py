@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from suite.record import record
-from suite.record.result import Result
+from suite.record.result import Crossing, Result
 from suite.record.versions import find_version
 from suite.settings.effects import select_settings
 from suite.settings.run import AnyRun, Run
@@ -43,19 +43,19 @@ def add_baselines(members: dict[str, list[str]]) -> None:
 
 def read_condition(result: Result) -> dict[str, Any]:
     """Return what must be equal for two results to rank together, apart from the target."""
-    spec, data = result["spec"], result["data"]
+    spec, data = result.spec, result.data
     run = record.load_run(result)
     source = run.init_from if isinstance(run, Run) else None
     return {
-        **{key: spec[key] for key in ("task", "variant", "scale", "batch_size")},
-        "task_version": find_version(run, result["task_version"]),
-        "data": {key: data[key] for key in ("kind", "name")} | {"identity": record.identify_data(data)},
-        "samples": data["samples"],
-        "parameters": result["parameters"],
+        **{key: getattr(spec, key) for key in ("task", "variant", "scale", "batch_size")},
+        "task_version": find_version(run, result.task_version),
+        "data": {"kind": data.kind, "name": data.name} | {"identity": record.identify_data(data)},
+        "samples": data.samples,
+        "parameters": result.parameters,
         # the weights' checksum, whatever their path
-        "initial_weights": result["environment"].get("initial_weights", source) if source else None,
+        "initial_weights": (result.environment.initial_weights or source) if source else None,
         "settings": _task_settings(run),
-        "tuned": bool(result["tuning"]["trials"]),
+        "tuned": bool(result.tuning.trials),
     }
 
 
@@ -86,20 +86,20 @@ def select_reported(files: Mapping[str, Result]) -> dict[str, Result]:
     """
 
     def method(result: Result) -> str:
-        spec, data = result["spec"], result["data"]
+        spec, data = result.spec, result.data
         keys = ("task", "variant", "scale", "optimizer", "backend", "comm", "world")
-        return format_condition([*(spec.get(key) for key in keys), data["kind"], data["name"]])
+        return format_condition([*(getattr(spec, key) for key in keys), data.kind, data.name])
 
     def chosen_by_itself(result: Result) -> bool:
-        return bool(result["tuning"]["trials"]) and result["spec"]["seed"] in TUNING_SEEDS
+        return bool(result.tuning.trials) and result.spec.seed in TUNING_SEEDS
 
     others = {method(result) for result in files.values() if not chosen_by_itself(result)}
     return {file: item for file, item in files.items() if not (chosen_by_itself(item) and method(item) in others)}
 
 
-def read_rung(target: Mapping[str, Any]) -> dict[str, Any]:
+def read_rung(target: Crossing) -> dict[str, Any]:
     """Read the target of an entry of a result's ladder, without the run's progress."""
-    return {key: target[key] for key in ("metric", "value", "higher_is_better")}
+    return {"metric": target.metric, "value": target.value, "higher_is_better": target.higher_is_better}
 
 
 def format_condition(value: Any) -> str:

@@ -9,13 +9,15 @@ import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from suite.entries import strict
 from suite.entries.faults import first_fault, not_yaml
+from suite.entries.intake import read_results
 from suite.entries.strict import Unreadable, escape_text
+from suite.load import from_yaml
 from suite.record.result import Result
 
 MOST_BYTES = 64 * 2**10
@@ -43,10 +45,11 @@ class Row(_Strict):
 
     def matches(self, result: Result) -> bool:
         """Return whether a result belongs to the row."""
-        spec = result["spec"]
-        data = spec["config"]["task"].get("data") or result["data"]["name"]
-        words = {"data": data, **{name: spec[name] for name in ("task", "optimizer", "comm", "backend")}}
-        return all(value is None or words[name] == value for name, value in self.model_dump().items())
+        spec = result.spec
+        data = spec.config["task"].get("data") or result.data.name
+        wanted = self.task, self.data, self.optimizer, self.comm, self.backend
+        own = spec.task, data, spec.optimizer, spec.comm, spec.backend
+        return all(value is None or value == other for value, other in zip(wanted, own, strict=True))
 
 
 class Doubt(_Strict):
@@ -76,7 +79,7 @@ class Doubt(_Strict):
         """Return whether the doubt is about a result; a file's name ends with the hash of its configuration."""
         if self.row is not None:
             return self.row.matches(result)
-        return any(re.search(rf"-{re.escape(result['hash'])}(-x[0-9a-f]+)?\.json$", file) for file in self.results)
+        return any(re.search(rf"-{re.escape(result.hash)}(-x[0-9a-f]+)?\.json$", file) for file in self.results)
 
 
 @cache
@@ -123,8 +126,7 @@ def parse_doubts(content: bytes, name: str) -> Doubt:
     try:
         if any(isinstance(token, yaml.AliasToken | yaml.AnchorToken) for token in yaml.scan(text)):
             raise Unreadable("contains an anchor or an alias (& or *); write the text out, in quotes")
-        _reject_repeated(yaml.compose(text, yaml.SafeLoader))
-        entries = yaml.safe_load(text)
+        entries = from_yaml(text, bounded=True)
         if not isinstance(entries, dict) or "name" in entries:
             raise Unreadable(
                 "must be a mapping of fields, such as who: A. Reader, without a field name: the name is the file's"
@@ -138,22 +140,6 @@ def parse_doubts(content: bytes, name: str) -> Doubt:
         raise Unreadable(escape_text(not_yaml(error))) from error
 
 
-def _reject_repeated(node: Any) -> None:
-    """Reject keys that occur twice; the last would count."""
-    import yaml
-
-    if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        repeated = next((key for key in keys if keys.count(key) > 1), None)
-        if repeated is not None:
-            raise Unreadable(
-                f"line {node.start_mark.line + 1}: the key {escape_text(repeated)!r} occurs more than once"
-            )
-    for child in node.value if isinstance(node, yaml.CollectionNode) else ():
-        for part in child if isinstance(child, tuple) else (child,):
-            _reject_repeated(part)
-
-
 def check_subject(doubt: Doubt, folder: Path) -> None:
     """Check that the results that a doubt is about, and those of its evidence, are in a folder of results.
 
@@ -165,7 +151,5 @@ def check_subject(doubt: Doubt, folder: Path) -> None:
     for file in named:
         if file not in present:
             raise Unreadable(f"{file}: no such result in {folder}; give a file's name without its folder")
-    if doubt.row is not None:
-        contents = (strict.parse_json(strict.read_bytes(path)) for path in present.values())
-        if not any(doubt.row.matches(content) for content in contents):
-            raise Unreadable(f"row: no result in {folder} belongs to it")
+    if doubt.row and not any(doubt.row.matches(result) for result in read_results(present.values())[0]):
+        raise Unreadable(f"row: no result in {folder} belongs to it")

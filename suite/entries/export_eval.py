@@ -6,7 +6,7 @@ task's validation split.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from suite.contract import UserError
@@ -45,36 +45,36 @@ def eval_record(result: Result, source: Source) -> dict[str, Any]:
     Raises:
         UserError: if no metric of the last evaluation can be written.
     """
-    spec, made = result["spec"], result["environment"]
+    spec, made = result.spec, result.environment
     entries = list(_results(result))
     if not entries:
         reason = "no metric has both a value at the last evaluation and a target, which says whether lower is better"
         raise UserError(f"evaluation_results is mandatory and would be empty: {reason}")
-    model = f"{_slug(source.organization)}/{spec['task']}-{name_of(result).stem}"
+    model = f"{_slug(source.organization)}/{spec.task}-{name_of(result).stem}"
     return {
         "schema_version": SCHEMA,
-        "evaluation_id": f"{spec['task']}/{model}/{source.created}",
+        "evaluation_id": f"{spec.task}/{model}/{source.created}",
         "retrieved_timestamp": str(source.created),
         "source_metadata": {
             "source_name": "Training Reproducibility Suite",
             "source_type": "evaluation_run",
             "source_organization_name": source.organization,
             "evaluator_relationship": source.relationship,
-            "additional_details": _texts({"execution_id": result["execution_id"], "command": result["command"]}),
+            "additional_details": _texts({"execution_id": result.execution_id, "command": result.command}),
         },
         "eval_library": {
             "name": "training-reproducibility-suite",
-            "version": made["suite"],
-            "additional_details": _texts({"commit": made["commit"], "uncommitted_changes": made["dirty"]}),
+            "version": made.suite,
+            "additional_details": _texts({"commit": made.commit, "uncommitted_changes": made.dirty}),
         },
         "model_info": {
-            "name": f"{spec['task']} {spec['variant']}, {record.method_of(spec)}, seed {spec['seed']}",
+            "name": f"{spec.task} {spec.variant}, {record.method_of(spec)}, seed {spec.seed}",
             "id": model,
             "additional_details": {
                 "deployment_type": "self_deployed",
                 "model_availability": "unknown",
-                **_texts({name: spec[name] for name in ("scale", "comm", "backend", "world", "batch_size")}),
-                **_texts({name: result[name] for name in ("parameters", "steps", "train_seconds", "hash")}),
+                **_texts({name: getattr(spec, name) for name in ("scale", "comm", "backend", "world", "batch_size")}),
+                **_texts({name: getattr(result, name) for name in ("parameters", "steps", "train_seconds", "hash")}),
             },
         },
         "evaluation_results": entries,
@@ -83,17 +83,17 @@ def eval_record(result: Result, source: Source) -> dict[str, Any]:
 
 def left_out(result: Result) -> list[str]:
     """Metrics of the last evaluation that a record cannot have, because nothing says whether lower is better."""
-    known = {target["metric"] for target in result["targets"]}
-    return sorted(set(result["curve"][-1]["metrics"]) - known) if result["curve"] else []
+    known = {target.metric for target in result.targets}
+    return sorted(set(result.curve[-1].metrics) - known) if result.curve else []
 
 
 def _results(result: Result) -> Iterator[dict[str, Any]]:
     """One entry for each metric that has a target."""
-    directions = {target["metric"]: target["higher_is_better"] for target in result["targets"]}
-    last = result["curve"][-1] if result["curve"] else {"metrics": {}}
-    data = result["data"]
-    for metric, higher_is_better in directions.items():
-        value = last["metrics"].get(metric)
+    directions = {target.metric: target.higher_is_better for target in result.targets}
+    data = result.data
+    for metric, higher_is_better in directions.items() if result.curve else ():
+        last = result.curve[-1]
+        value = last.metrics.get(metric)
         if value is None:
             continue
         config: dict[str, Any] = {"metric_name": metric, "lower_is_better": not higher_is_better}
@@ -101,21 +101,21 @@ def _results(result: Result) -> Iterator[dict[str, Any]]:
         if limits is not None and limits[1] < float("inf"):
             config |= {"score_type": "continuous", "min_score": limits[0], "max_score": limits[1]}
         described = {
-            "kind": data["kind"],
-            "identity": data["identity"],
-            "validation_samples": data["samples"].get("valid"),
+            "kind": data.kind,
+            "identity": data.identity,
+            "validation_samples": data.samples.get("valid"),
         }
         yield {
-            "evaluation_name": f"{result['spec']['task']} {metric}",
+            "evaluation_name": f"{result.spec.task} {metric}",
             "source_data": {
-                "dataset_name": data["name"],
+                "dataset_name": data.name,
                 "source_type": "other",
                 "additional_details": _texts(described),
             },
             "metric_config": config,
             "score_details": {
                 "score": value,
-                "details": _texts({name: last[name] for name in ("step", "samples", "train_seconds", "wall_seconds")}),
+                "details": _texts({name: value for name, value in asdict(last).items() if name != "metrics"}),
             },
         }
 

@@ -22,7 +22,7 @@ def not_yaml(error: Exception) -> str:
 
 
 def first_fault(error: ValidationError, model: type[BaseModel], text: str, *, apart: Collection[str] = ()) -> str:
-    """Return the first fault of a file, in one line.
+    """Return the first fault of a file, in one line. Unknown fields come first: one may stand for one that is missing.
 
     Args:
         error: of `model.model_validate`.
@@ -30,7 +30,8 @@ def first_fault(error: ValidationError, model: type[BaseModel], text: str, *, ap
         text: content of the file.
         apart: fields of the top level that the file may not contain.
     """
-    fault = error.errors(include_url=False)[0]
+    faults = error.errors(include_url=False)
+    fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
     place = fault["loc"]
     parent = _model_at(model, place[:-1])
     name = str(place[-1]) if place else ""

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from itertools import chain, pairwise
 from typing import Any
 
 from suite import published
-from suite.contract import Data, Target
+from suite.contract import Target
 from suite.entries.check_log import list_log_contradictions
 from suite.entries.command import list_contradicting_words
 from suite.record import environment, record
@@ -15,22 +14,6 @@ from suite.record.record import is_baseline
 from suite.record.result import Header, Result
 from suite.record.versions import is_version
 from suite.settings.run import Run
-
-
-def schema_faults(result: Any) -> Iterator[str]:
-    """One line for each violation of suite/schema/result.json."""
-    import jsonschema
-
-    schema = json.loads(resources.files("suite").joinpath("schema/result.json").read_text())
-    missing: dict[str, list[str]] = {}
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(result):
-        place = "the result" if error.json_path == "$" else error.json_path.removeprefix("$.")
-        if error.validator == "required":
-            missing.setdefault(place, []).append(error.message.split("'")[1])
-        else:
-            yield f"{place}: {error.message}"
-    for place, names in missing.items():
-        yield f"{'' if place == 'the result' else f'{place}: '}lacks {', '.join(names)}"
 
 
 def list_faults(result: Result, events: list[dict[str, Any]] | None) -> Iterator[str]:
@@ -44,7 +27,7 @@ def list_faults(result: Result, events: list[dict[str, Any]] | None) -> Iterator
         UserError: the configuration is not that of a run; LogError: the log is not that of one run.
         LookupError, TypeError: the log is not of a complete run.
     """
-    yield from list_differences(result, recompute_result(result, events))
+    yield from list_differences(result.plain(), recompute_result(result, events))
     if events is not None:
         yield from list_log_contradictions(record.load_run(result), events)
     yield from list_contradictions(result)
@@ -60,42 +43,42 @@ def recompute_result(result: Result, events: list[dict[str, Any]] | None) -> dic
     Returns:
         The recomputed result.
     """
-    targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
-    described = Data(**{name: value for name, value in result["data"].items() if name != "label"})
-    run, facts = record.load_run(result), result["environment"]
+    targets = [Target(entry.metric, entry.value, entry.higher_is_better) for entry in result.targets]
+    run, recorded = record.load_run(result), result.plain()
+    facts = recorded["environment"]
     device = run.device if isinstance(run, Run) else "cpu"
     header: Header = {
         "hash": record.hash_of(result),
-        "execution_id": result["execution_id"],
+        "execution_id": result.execution_id,
         "fingerprint": environment.compute_fingerprint(facts, device=device, threads=facts["threads"]),
-        "task_version": result["task_version"],
+        "task_version": result.task_version,
         "environment": facts,
-        "command": result["command"],
+        "command": result.command,
     }
-    if "resumed_anyway" in result:
-        header["resumed_anyway"] = result["resumed_anyway"]
-    computed = record.compute_result(
-        events if events is not None else _events_from(result),
+    if "resumed_anyway" in recorded:
+        header["resumed_anyway"] = recorded["resumed_anyway"]
+    computed = record.compute_entries(
+        events if events is not None else _events_from(recorded),
         run=run,
         targets=targets,
         header=header,
-        data=record.describe_data(described),
-        published=result["published"],
+        data=record.describe_data(record.read_data(result.data)),
+        published=result.published,
     )
     recomputed: dict[str, Any] = json.loads(json.dumps(computed))
     # of an older result, the names of settings are not those of today
-    config = result["spec"]["config"]
-    recomputed["schema"] = result["schema"]
+    config = result.spec.config
+    recomputed["schema"] = result.version
     recomputed["tuning"] = config.get("tuning", recomputed["tuning"])
     recomputed["spec"]["config"] = config
-    if events is None or "log" not in result:  # older results lack the checksum of the log
+    if events is None or result.log is None:  # older results lack the checksum of the log
         recomputed.pop("log")
-        recomputed |= {"log": result["log"]} if "log" in result else {}
+        recomputed |= {"log": result.log} if result.log is not None else {}
     if events is None:
         from_log = ("steps", "samples", "step_seconds", "compile_seconds", "flops")
-        recomputed |= {name: value for name, value in result.items() if name in from_log}
-        if result["outcome"]["kind"] in ("reached", "exhausted") and "step" in result["outcome"]:
-            recomputed["steps"] = result["outcome"]["step"]
+        recomputed |= {name: value for name, value in recorded.items() if name in from_log}
+        if result.outcome.kind in ("reached", "exhausted") and result.outcome.step is not None:
+            recomputed["steps"] = result.outcome.step
     return recomputed
 
 
@@ -148,41 +131,64 @@ def list_differences(recorded: Any, computed: Any, place: str = "") -> Iterator[
 
 def list_contradictions(result: Result) -> Iterator[str]:
     """One line for each contradiction inside a result, which no log could have produced."""
-    yield from _miscounted(result) if not is_baseline(result["spec"]) else ()
-    if any(before["train_seconds"] >= after["train_seconds"] for before, after in pairwise(result["curve"])):
+    if not is_baseline(result.spec):
+        yield from _miscounted(result)
+        yield from _undefined(result)
+    if any(before.train_seconds >= after.train_seconds for before, after in pairwise(result.curve)):
         yield "curve: train_seconds does not increase from point to point"
     yield from _changed_targets(result)
-    missed = [target["label"] for target in result["targets"] if not target["reached"]]
-    if result["outcome"]["kind"] == "reached" and (missed or not result["targets"]):
+    missed = [target.label for target in result.targets if not target.reached]
+    if result.outcome.kind == "interrupted":
+        yield "outcome: 'interrupted', although a run that is interrupted has no result yet"
+    if result.outcome.kind == "reached" and (missed or not result.targets):
         reason = f"the run missed {', '.join(missed)}" if missed else "there is no target"
         yield f"outcome: 'reached', although {reason}"
-    run, version = record.load_run(result), result["task_version"]
+    run, version = record.load_run(result), result.task_version
     if not is_version(run, version):
         yield f"task_version: {run.task.name} has no version {version}"
-    unknown = set(result["published"]) - {row.id for row in published.find_rows(result["spec"]["task"])}
+    unknown = set(result.published) - {row.id for row in published.find_rows(result.spec.task)}
     yield from list_contradicting_words(result)
     if unknown:
-        yield f"published: {result['spec']['task']} has no rows {', '.join(sorted(unknown))}"
+        yield f"published: {result.spec.task} has no rows {', '.join(sorted(unknown))}"
 
 
 def _changed_targets(result: Result) -> Iterator[str]:
     """One line if the targets are not those of the configuration; a run that failed early has none."""
-    wanted = result["spec"]["config"]["task"].get("targets")
-    own = [target["value"] for target in result["targets"]]
-    early = not own and result["outcome"]["kind"] in ("failed", "interrupted")
+    wanted = result.spec.config["task"].get("targets")
+    own = [target.value for target in result.targets]
+    early = not own and result.outcome.kind in ("failed", "interrupted")
     if isinstance(wanted, list) and own != wanted and not early:
         yield f"targets: the result has {own}, but the configuration has {wanted}"
-    if len({(target["metric"], target["higher_is_better"]) for target in result["targets"]}) > 1:
+    if len({(target.metric, target.higher_is_better) for target in result.targets}) > 1:
         yield "targets: they have different metrics"
+
+
+def _undefined(result: Result) -> Iterator[str]:
+    """One line if the run diverged in an evaluation, but the result says otherwise.
+
+    Outputs that are not finite leave no metric, and end the run. A split without a class, which leaves some metrics
+    undefined, does so in each evaluation, and always has a mean loss.
+    """
+    usual: set[str] | None = None
+    for point in result.curve:
+        names = {name for name, value in point.metrics.items() if value is None}
+        usual = names if usual is None else usual
+        if names and len(names) == len(point.metrics):
+            if result.outcome.kind != "diverged" or point is not result.curve[-1]:
+                yield f"curve: every metric of step {point.step} is undefined, but the run did not diverge there"
+                return
+        elif wrong := (names - usual) | {name for name in names if name == "loss" or name.endswith("_loss")}:
+            yield f"curve: step {point.step} has metrics beside an undefined {', '.join(sorted(wrong))}"
+            return
 
 
 def _miscounted(result: Result) -> Iterator[str]:
     """One line for each number of samples or steps that contradicts the others."""
-    steps, size, most = result["steps"], result["spec"]["batch_size"] or 0, result["spec"]["config"]["max_steps"]
-    evaluated = [point["step"] or 0 for point in result["curve"]]
-    counted = [("samples", steps, result["samples"])]
-    for index, (step, point) in enumerate(zip(evaluated, result["curve"], strict=True)):
-        counted.append((f"curve.{index}.samples", step, point["samples"] or 0))
+    steps, size, most = result.steps, result.spec.batch_size or 0, result.spec.config["max_steps"]
+    evaluated = [point.step or 0 for point in result.curve]
+    counted = [("samples", steps, result.samples)]
+    for index, (step, point) in enumerate(zip(evaluated, result.curve, strict=True)):
+        counted.append((f"curve.{index}.samples", step, point.samples or 0))
     for place, step, samples in counted:
         if samples != step * size:
             yield f"{place}: the result has {samples}, but {step} steps of {size} samples are {step * size}"
@@ -191,10 +197,10 @@ def _miscounted(result: Result) -> Iterator[str]:
     last = max(evaluated, default=0)
     if last > steps:
         yield f"curve: its last point is at step {last}, but the run made {steps} steps"
-    every, made = result["spec"]["config"]["eval_every"], set(evaluated)
-    due = chain(range(every, steps, every), [steps] if result["outcome"]["kind"] in ("reached", "exhausted") else [])
+    every, made = result.spec.config["eval_every"], set(evaluated)
+    due = chain(range(every, steps, every), [steps] if result.outcome.kind in ("reached", "exhausted") else [])
     lacking = next((step for step in due if step not in made), None)
     if lacking is not None:
         yield f"curve: has no evaluation at step {lacking}, where one was due"
-    if result["outcome"]["kind"] == "exhausted" and steps != most:
+    if result.outcome.kind == "exhausted" and steps != most:
         yield f"outcome: 'exhausted' after only {steps} of {most} steps"

@@ -9,17 +9,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+
+from pydantic import ValidationError
 
 from suite.contract import UserError
 from suite.entries import strict
 from suite.entries.command import list_missing_words
 from suite.entries.finding import Entry
-from suite.entries.intake import HEADER, find_files, give_reason, parse_result
-from suite.entries.recompute import list_faults, schema_faults
+from suite.entries.intake import HEADER, check_run, find_files, give_reason, parse_form
+from suite.entries.recompute import list_faults
 from suite.entries.strict import LISTED, NotJson, Unreadable, escape_text
 from suite.record import record
-from suite.record.result import Result
+from suite.record.record import is_baseline
+from suite.record.result import Result, list_violations
 
 LOG = "events.jsonl"
 MOST_LOG_BYTES = 256 * 2**20  # about a million steps
@@ -78,26 +80,47 @@ def list_files(path: Path) -> list[Path]:
 
 
 def read_submission(path: Path) -> tuple[bytes, Result]:
-    """Read the bytes of a file, and the object in it, which has the version number of a result.
+    """Read the bytes of a file, and the result in it, whose configuration is that of a run.
+
+    Raises:
+        Unreadable: if it is no result of this version; one line for each fault.
+    """
+    content, result = read_form(path)
+    try:
+        check_run(result)
+    except ValueError as error:
+        raise Unreadable(escape_text(give_reason(error))) from error
+    return content, result
+
+
+def read_form(path: Path) -> tuple[bytes, Result]:
+    """Read the bytes of a file, and the result in it; its configuration is not read.
 
     Raises:
         Unreadable: if it is no result of this version; one line for each fault.
     """
     content = strict.read_bytes(path)
     try:
-        result = strict.parse_json(content)
+        value = strict.parse_json(content)
     except NotJson as error:
         raise Unreadable(f"{error}; {REMEDY}") from error
-    if not isinstance(result, dict) or "schema" not in result:
+    if not isinstance(value, dict) or "schema" not in value:
         raise Unreadable(f"not a result of this suite (the key schema is missing); {REMEDY}")
-    version = result["schema"]
+    version = value["schema"]
     if version not in record.SCHEMAS or isinstance(version, bool):
         raise Unreadable(
             f"schema: is {escape_text(version)}, but this version of the suite reads {record.SCHEMA}; use the version "
             "that "
             "wrote the file"
         )
-    return content, cast("Result", result)
+    try:
+        return content, parse_form(content.decode())
+    except ValidationError as error:
+        faults = [escape_text(fault) for fault in list_violations(error)]
+        more = ["and further violations of the format"] if len(faults) > LISTED else []
+        raise Unreadable("\n".join(faults[:LISTED] + more)) from error
+    except ValueError as error:
+        raise Unreadable(escape_text(error)) from error
 
 
 def check(path: Path) -> Checked:
@@ -113,30 +136,10 @@ def check_form(path: Path) -> Checked:
     content = b""
     try:
         content, result = read_submission(path)
-        faults = tuple(_form_faults(result)) or tuple(_board_faults(content))
-        if faults:
-            return Checked(path, None, content, faults)
         entry = _with_log(path, result)
     except Unreadable as error:
         return Checked(path, None, content, tuple(str(error).splitlines()))
     return Checked(path, entry, content, ())
-
-
-def _form_faults(result: Result) -> Iterator[str]:
-    """At most `LISTED` violations of the schema."""
-    for count, fault in enumerate(schema_faults(result)):
-        if count == LISTED:
-            yield "and further violations of the format"
-            return
-        yield escape_text(fault)
-
-
-def _board_faults(content: bytes) -> Iterator[str]:
-    """What the leaderboard could not read, such as 5.0 for a seed, or a setting that this version lacks."""
-    try:
-        parse_result(content.decode())
-    except (ValueError, RecursionError) as error:
-        yield escape_text(give_reason(error))
 
 
 def _with_log(path: Path, result: Result) -> Entry:
@@ -167,7 +170,7 @@ def _number_faults(entry: Entry) -> Iterator[str]:
     try:
         faults = [
             *list_faults(entry.result, entry.events),
-            *(list_missing_words(entry.result) if entry.result["schema"] == record.SCHEMA else ()),
+            *(list_missing_words(entry.result) if entry.result.version == record.SCHEMA else ()),
         ]
         name_of(entry.result)
     except (UserError, Unreadable) as error:
@@ -189,19 +192,19 @@ def name_of(result: Result) -> Path:
     Raises:
         Unreadable: if a word could leave the folder, or is too long.
     """
-    spec, config = result["spec"], result["spec"]["config"]
-    data = config["task"].get("data") or result["data"]["name"]
-    if "baseline" in spec:
-        words = [("data", data), ("baseline", spec["baseline"])]
+    spec, config = result.spec, result.spec.config
+    data = config["task"].get("data") or result.data.name
+    if is_baseline(spec):
+        words = [("data", data), ("baseline", spec.baseline)]
     else:
-        comm = spec["comm"]
-        words = [("data", data), ("optimizer", spec["optimizer"])]
+        comm = spec.comm
+        words = [("data", data), ("optimizer", spec.optimizer)]
         words += [("comm", comm)] if comm != PLAIN else []
-        words += [("backend", spec["backend"])]
-    for place, word in [("task", spec["task"]), *words, ("hash", result["hash"])]:
+        words += [("backend", spec.backend)]
+    for place, word in [("task", spec.task), *words, ("hash", result.hash)]:
         if not isinstance(word, str) or len(word) > LONGEST_WORD or not WORD.fullmatch(word):
             raise Unreadable(
                 f"{place}: {escape_text(word)!r} cannot be part of a file's name; use letters, digits and -_+."
             )
     stem = "-".join(word for _, word in words)
-    return Path(spec["task"]) / f"{stem}-s{spec['seed']}-{result['hash']}.json"
+    return Path(spec.task) / f"{stem}-s{spec.seed}-{result.hash}.json"

@@ -7,37 +7,170 @@ optimizer's class) are reported by the ranks to the launcher: see `suite.launch.
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterator
+import itertools
+import math
 
 from suite import engine, load
 from suite.comm import setup
 from suite.comm.settings import CommSettings
 from suite.contract import Sparse, Task, UserError
+from suite.engine import pipeline
+from suite.nodes import load_settings
 from suite.projection import memory
 from suite.settings import rates
 from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import adaptation, weights
 
+LARGEST = 2**31 - 1  # of int32
+
 
 def check_run(run: AnyRun, task: Task) -> None:
-    """Check that the parts of a run fit together.
-
-    Args:
-        run: the run.
-        task: made from it.
+    """Check all that can be known before a directory is made and a rank starts; a plan checks the same.
 
     Raises:
-        UserError: for the first error found.
+        UserError: for the first check below that fails.
+        MissingError: if a check needs a package that is not installed.
     """
+    check_ladder(task)
     if isinstance(run, BaselineRun):
+        load.check_names(run.baseline.member, "fit", "score")
         return
-    for module in _modules(run):
+    check_storage(run, task)
+    if run.partition:
+        pipeline.check_pipeline(run, task)
+    check_batches(run, task)
+    check_backends(run)
+    check_channels(run, task)
+    check_schedule(run, task)
+    check_plan(run, task)
+    check_counts(run, task)
+    check_saving(run, task)
+    check_decisions(run)
+
+
+def check_ladder(task: Task) -> None:
+    """Check that each target is at least as hard as the one before."""
+    for easier, harder in itertools.pairwise(task.targets):
+        if easier.metric == harder.metric and not easier.met({harder.metric: harder.value}):
+            raise UserError(f"task.targets: {harder} is easier than {easier}, which it follows; put the easiest first")
+
+
+def check_storage(run: Run, task: Task) -> None:
+    """Check that the optimizer can update tables by rows, and blocks of sparse matrices that move, if there are any."""
+    engine.list_tables(task, run.optimizer.needs, run.optimizer)
+    engine.find_sparse(task, run.optimizer.needs, run.optimizer)
+
+
+def check_batches(run: Run, task: Task) -> None:
+    """Check that devices and micro-batches divide the batches.
+
+    Raises:
+        UserError: with all that must be set: what keeps the recipe's batch, if that is possible; else also the steps
+            that keep its number of samples.
+    """
+    causes: list[str] = []
+    remedies: list[str] = []
+    parts, unit = run.world * run.accumulate, run.world * run.accumulate * task.group
+    if not run.partition and task.batch_size % unit:
+        causes.append(
+            f"task.batch_size={task.batch_size}: not divisible by world × accumulate × samples per group = "
+            f"{run.world} × {run.accumulate} × {task.group} = {unit}"
+        )
+        size = max(1, task.batch_size // unit) * unit
+        larger = f"task.batch_size={size} max_steps={math.ceil(run.max_steps * task.batch_size / size)}"
+        keeps = "bn_group" in run.task.options() and not task.batch_size % parts
+        group = math.gcd(task.batch_size // parts, task.group)
+        remedies.append(f"task.bn_group={group}" if keeps else larger)
+    if task.eval_batch_size % run.world:
+        causes.append(f"task.eval_batch_size={task.eval_batch_size}: not divisible by world={run.world}")
+        remedies.append(f"task.eval_batch_size={-(-task.eval_batch_size // run.world) * run.world}")
+    if causes:
+        raise UserError(f"{'; '.join(causes)}; set {' '.join(remedies)}")
+
+
+def check_backends(run: Run) -> None:
+    """Check that the task, the optimizer and the parts of the channels support the run's backend."""
+    comm, modules = run.comm, [run.task.module, run.optimizer.module]
+    for channel in (comm, *comm.candidates.values(), comm.factors, *comm.kinds.values()):
+        parts = [channel.codec, channel.inner, channel.algorithm, channel.topology]
+        parts += [channel.schedule] if isinstance(channel, CommSettings) else []
+        modules += [part.module for part in parts if part]
+    for module in modules:
         load.check_backend(module, run.backend)
+
+
+def check_channels(run: Run, task: Task) -> None:
+    """Make the channels, whose parts check each other."""
     setup.make_modes(run.comm, task, run.world, None)
-    _schedule(run, task)
-    _plan(run, task)
+
+
+def check_schedule(run: Run, task: Task) -> None:
+    """Compute the hyper-parameters of the first and the last step, which checks the schedule."""
+    rate = task.rate if isinstance(task, Sparse) else 1.0
+    hyper = rates.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
+    for step in (0, -1):
+        hyper[step]
+
+
+def check_plan(run: Run, task: Task) -> None:
+    """Make the optimizer's plan, if it has a `plan.py` that ends in `make`; it checks the options that it takes.
+
+    `make` takes declared settings as `settings`. A member that declares none takes its options by name.
+
+    Raises:
+        UserError: for an option that the optimizer does not declare, and for those that its plan rejects.
+    """
+    module, options = run.optimizer.module, run.optimizer.options()
+    if declared := load_settings(module):
+        options = {"settings": declared.given(options, "optimizer.")}
+    if importlib.util.find_spec(f"{module}.plan") is None:
+        return
+    make = importlib.import_module(f"{module}.plan").make
+    available = options | {
+        "layers": task.layers(),
+        "shapes": {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"},
+        "tables": engine.list_embeddings(task),
+        "world": run.world,
+        "backend": run.backend,
+    }
+    parameters = inspect.signature(make).parameters
+    arguments = {name: value for name, value in available.items() if name in parameters}
+    required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
+    if required <= arguments.keys():  # otherwise a backend's half has a default for it
+        make(**arguments)
+
+
+def check_counts(run: Run, task: Task) -> None:
+    """Check that numbers of updates and of rows fit into jax's integers, which wrap around without an error."""
+    if run.max_steps > LARGEST:
+        raise UserError(f"max_steps={run.max_steps}: jax counts updates in 32 bits; set at most {LARGEST}")
+    shapes, embeddings = task.shapes(), engine.list_embeddings(task)
+    tables = [spec for name, spec in shapes.items() if name in embeddings or spec.placement == "rows"]
+    longest = max((spec.shape[0] for spec in tables), default=0)
+    if run.backend == "jax" and longest > LARGEST:
+        rows = f"has a table of {longest:,} rows, and jax numbers rows in 32 bits"
+        raise UserError(f"task={run.task.name}: {rows}; set backend=torch, or make the table smaller")
+
+
+def check_saving(run: Run, task: Task) -> None:
+    """Check that `save=best` has a target to judge by."""
     weights.Keeper(run.save, task.targets[-1] if task.targets else None)
-    _decisions(run)
+
+
+def check_decisions(run: Run) -> None:
+    """Check the recorded decisions that a policy repeats (`decisions=`)."""
+    path = run.decisions
+    if path is None:
+        return
+    if not run.comm.policy:
+        raise UserError(
+            f"decisions={path}: comm={run.comm.name} has no policy to repeat the decisions; remove "
+            "decisions=, or set comm= with the policy that made them"
+        )
+    modes = [decision.mode for decision in adaptation.read_decisions(path)]
+    named = {str(name) for mode in modes for name in (mode.values() if load.is_node(mode) else [mode])}
+    if unknown := sorted(named - run.comm.candidates.keys()):
+        raise UserError(f"decisions={path}: comm={run.comm.name} has no candidate {unknown[0]}; set comm= as there")
 
 
 def check_memory(run: AnyRun, task: Task) -> None:
@@ -77,66 +210,3 @@ def parse_whole(key: str, value: int | str | None) -> int:
         return int(str(value))
     except ValueError as error:
         raise UserError(f"{key}={value}: must be a whole number") from error
-
-
-def _modules(run: Run) -> Iterator[str]:
-    """Yield the modules that must support the run's backend: the task, the optimizer and the parts of the channels."""
-    yield run.task.module
-    yield run.optimizer.module
-    comm = run.comm
-    channels = (comm, *comm.candidates.values(), comm.factors, *comm.kinds.values())
-    for channel in channels:
-        parts = [channel.codec, channel.inner, channel.algorithm, channel.topology]
-        parts += [channel.schedule] if isinstance(channel, CommSettings) else []
-        yield from (part.module for part in parts if part)
-
-
-def _schedule(run: Run, task: Task) -> None:
-    """Compute the hyper-parameters of the first and the last step, which checks the schedule."""
-    rate = task.rate if isinstance(task, Sparse) else 1.0
-    hyper = rates.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
-    for step in (0, -1):
-        hyper[step]
-
-
-def _plan(run: Run, task: Task) -> None:
-    """Make the optimizer's plan, if it has a `plan.py` that ends in `make`; it checks the options that it takes.
-
-    `make` takes declared settings as `settings`. A member that declares none takes its options by name.
-
-    Raises:
-        UserError: for an option that the optimizer does not declare, and for those that its plan rejects.
-    """
-    module, options = run.optimizer.module, run.optimizer.options()
-    if declared := load.load_settings(module):
-        options = {"settings": declared.given(options, "optimizer.")}
-    if importlib.util.find_spec(f"{module}.plan") is None:
-        return
-    make = importlib.import_module(f"{module}.plan").make
-    available = options | {
-        "layers": task.layers(),
-        "shapes": {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"},
-        "tables": engine.list_embeddings(task),
-        "world": run.world,
-    }
-    parameters = inspect.signature(make).parameters
-    arguments = {name: value for name, value in available.items() if name in parameters}
-    required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
-    if required <= arguments.keys():  # otherwise a backend's half has a default for it
-        make(**arguments)
-
-
-def _decisions(run: Run) -> None:
-    """Check the recorded decisions that a policy repeats (`decisions=`)."""
-    path = run.decisions
-    if path is None:
-        return
-    if not run.comm.policy:
-        raise UserError(
-            f"decisions={path}: comm={run.comm.name} has no policy to repeat the decisions; remove "
-            "decisions=, or set comm= with the policy that made them"
-        )
-    modes = [decision.mode for decision in adaptation.read_decisions(path)]
-    named = {str(name) for mode in modes for name in (mode.values() if load.is_node(mode) else [mode])}
-    if unknown := sorted(named - run.comm.candidates.keys()):
-        raise UserError(f"decisions={path}: comm={run.comm.name} has no candidate {unknown[0]}; set comm= as there")

@@ -1,18 +1,21 @@
-"""Run directories: where a run writes, and whether an earlier execution in the directory can be reused."""
+"""Run directories: which one a run writes to, whether an earlier execution there can be reused, and who holds it."""
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from suite import disk
 from suite.contract import UserError
-from suite.record import record
-from suite.record.result import Header
-from suite.settings.effects import ANY, hash_run, select_settings
+from suite.record import environment, record
+from suite.record.result import Continuation, Header
+from suite.settings.effects import ANY, select_settings
 from suite.settings.run import AnyRun, Run, read_run
 from suite.training import checkpoint
 
 ANOTHER = "restore it, or choose another run_dir="  # about a damaged file
 DIFFERENCES = 3  # settings that a message names
+START_FILES = ("events.jsonl", "config.yaml", "header.json", "lock")  # the files that the start of a run writes
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class Decision:
     error: str = ""
 
 
-def locate_run(run: AnyRun) -> Path:
+def locate_run(run: AnyRun, run_hash: str) -> Path:
     """Return the directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
-    return Path(run.run_dir or Path("runs") / run.task.name / hash_run(run))
+    return Path(run.run_dir or Path("runs") / run.task.name / run_hash)
 
 
 def read_header(directory: Path) -> Header:
-    """Read the header of a run, as `execution.make_header` made it.
+    """Read the header of a run, as `job.make_header` made it.
 
     Raises:
         ReadError: it is damaged.
@@ -65,23 +68,28 @@ def has_begun(directory: Path) -> bool:
 class Directory:
     """Directory of one execution: equal finished runs are reused, unfinished ones resumed, others not overwritten.
 
+    Args:
+        run: the run.
+        header: of a new execution of it.
+
     Attributes:
         path: `run_dir`, or `run_dir.2`, `run_dir.3`, … for further executions.
         state: `new`, `resumed` or `finished`.
+        earlier: header of the execution that is resumed.
         passed: directories of unfinished runs of this configuration that are not resumed, because their fingerprint
-            differs.
+            differs, with their headers.
 
     Raises:
         UserError: if the path is a file, or the directory contains a run of another configuration.
     """
 
-    def __init__(self, run: AnyRun, fingerprint: str):
-        self.run, self.fingerprint = run, fingerprint
-        base = locate_run(run)
+    def __init__(self, run: AnyRun, header: Header):
+        self.run, self.header, self.earlier = run, header, header
+        base = locate_run(run, header["hash"])
         existing = next(path for path in (base, *base.parents) if path.exists())
         if not existing.is_dir():
             raise UserError(f"{base}: {existing} is a file; choose another run_dir=")
-        self.passed: list[Path] = []
+        self.passed: list[tuple[Path, Header]] = []
         number = 1
         while True:
             self.path = base if number == 1 else base.with_name(f"{base.name}.{number}")
@@ -89,7 +97,7 @@ class Directory:
             if self.state != "taken":
                 return
             if not (self.path / "result.json").exists():
-                self.passed.append(self.path)
+                self.passed.append((self.path, self.earlier))
             number += 1
 
     def look(self) -> str:
@@ -101,21 +109,20 @@ class Directory:
         header_path = self.path / "header.json"
         if not header_path.exists():
             return "new"
-        header = read_header(self.path)
-        same = header["fingerprint"] == self.fingerprint
+        self.earlier = header = read_header(self.path)
+        same = header["fingerprint"] == self.header["fingerprint"]
         anyway = isinstance(self.run, Run) and self.run.resume == "anyway"
         if header.get("resumed_anyway") and not anyway:
             same = False  # a part of the run was made with other code, data or packages
         resumable = same or anyway
-        other = header["hash"] != hash_run(self.run)
+        other = header["hash"] != self.header["hash"]
         if (other or not same) and not has_begun(self.path):
             return "new"  # the earlier start failed; the command has been corrected since
         if other:
             raise UserError(f"{self.path}: contains a run of another configuration ({self._difference(header['hash'])}")
         result = self.path / "result.json"
         if result.exists():
-            with disk.report_damage(result, ANOTHER):
-                usable = disk.read_json(result, ANOTHER)["outcome"]["kind"] != "failed"
+            usable = record.read_result(result, ANOTHER).outcome.kind != "failed"
             return "finished" if same and usable and not self.run.force else "taken"
         return "resumed" if resumable else "taken"
 
@@ -131,3 +138,93 @@ class Directory:
             f". Each rank has its own {', '.join(per_rank)}, which world={ours['world']} cannot use" if per_rank else ""
         )
         return f"{other}){lost}; choose another run_dir="
+
+    def print_passed(self) -> None:
+        """Print why earlier runs of the same configuration are not resumed, and how to resume them anyway."""
+        for path, earlier in self.passed:
+            changed = " and ".join(environment.list_changes(earlier["environment"], self.header["environment"]))
+            # with resume=anyway, the run was last continued in this environment
+            reason = f"this has changed: {changed}" if changed else "it was continued with resume=anyway after a change"
+            print(
+                f"{path}: not resumed, because {reason}. A new run starts in {self.path}. "
+                "To continue the earlier run, set resume=anyway; its result will list the changes",
+                flush=True,
+            )
+
+    def claim(self) -> tuple[int, Header]:
+        """Lock the directory, and write the header.
+
+        Returns:
+            The lock's descriptor, and the header of the run in the directory.
+
+        Raises:
+            UserError: if another process uses the directory.
+            WriteError: if this process cannot write there.
+        """
+        lock = None
+        try:
+            with disk.report_errors(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock = _lock(self.path)
+            if self.look() != self.state:
+                raise UserError(
+                    f"{self.path}: another process has just used this directory; run the same command again"
+                )
+            return lock, self._start() if self.state == "new" else self._adopt()
+        except UserError as error:
+            if lock is not None:
+                os.close(lock)
+            if isinstance(error, disk.WriteError):
+                raise disk.WriteError(f"{error}, and run the same command again") from error
+            raise
+
+    def _start(self) -> Header:
+        """Write the configuration and the header of a new run; return the header."""
+        import yaml
+
+        disk.replace_file(self.path / "config.yaml", yaml.safe_dump(self.run.plain(), sort_keys=False))
+        self._write(self.header)  # last: a directory with a header is a run's
+        return self.header
+
+    def _adopt(self) -> Header:
+        """Return a resumed run's header. Add to it what has changed since it was started (`resume=anyway`)."""
+        earlier, header = self.earlier, self.header
+        if earlier["fingerprint"] == header["fingerprint"]:
+            return earlier
+        changed = environment.list_changes(earlier["environment"], header["environment"])
+        resumed: Continuation = {"step": checkpoint.find_latest(self.path) or 0, "changed": changed}
+        earlier["environment"], earlier["fingerprint"] = header["environment"], header["fingerprint"]
+        earlier["task_version"] = header["task_version"]
+        earlier["resumed_anyway"] = [*earlier.get("resumed_anyway", []), resumed]
+        print(
+            f"resume=anyway: continuing although this has changed: {' and '.join(changed)}; the result will list it",
+            flush=True,
+        )
+        self._write(earlier)
+        return earlier
+
+    def _write(self, header: Header) -> None:
+        disk.replace_file(self.path / "header.json", record.format_json(header, indent=1) + "\n")
+
+
+def withdraw_start(directory: Path) -> None:
+    """Delete the files that the start of a rejected run has written, unless the run has made a step or a checkpoint."""
+    if has_begun(directory):
+        return
+    for name in START_FILES:
+        (directory / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # not empty: it contains files of the user
+        directory.rmdir()
+
+
+def _lock(directory: Path) -> int:
+    import fcntl
+
+    handle = os.open(directory / "lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(
+            f"{directory}: another process is running this run; wait for it, or choose another run_dir="
+        ) from error
+    return handle

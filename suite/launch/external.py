@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from suite import load, orphan
+from suite import load, orphan, output
 from suite.contract import Task, UserError
-from suite.launch import checks, execution, local, peer_failure, rendezvous
-from suite.launch.directories import Decision
+from suite.launch import checks, ending, execution, peer_failure, rendezvous
+from suite.launch.directories import Decision, Directory, withdraw_start
+from suite.launch.job import Job, count_threads, make_header, make_task
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch
 from suite.settings.overrides import separate_directory
 from suite.settings.run import Run, read_run
-from suite.track.console import Console
 from suite.training import checkpoint
 
 
@@ -36,12 +36,7 @@ def launch(
 ) -> NoReturn:
     """Join the other processes and run; end this process with the run's exit code.
 
-    Args:
-        run: the run.
-        command: what was typed after `suite`.
-        apart: whether the run belongs to a sweep, which this launcher rejects.
-        parent: id of a sweep's MLflow run.
-        report_directory: called with the run's directory before the run.
+    The arguments are those of `suite.launch.local.launch`; a run of a sweep is rejected.
 
     Raises:
         UserError: if a setting is missing or does not fit, or not all processes join.
@@ -55,7 +50,7 @@ def launch(
     # the number of ranks on this host, in torchrun's variable
     os.environ.setdefault("LOCAL_WORLD_SIZE", str(run.world // ranks * int(node.per_host)))
     os.environ.setdefault("LOCAL_RANK", os.environ.get("SLURM_LOCALID", str(rank)))
-    task = execution.make_task(run, separate_directory(command)[0])
+    task, threads = make_task(run, separate_directory(command)[0]), count_threads(run, ranks)
     checks.check_run(run, task)
     checks.check_memory(run, task)
     if not agent:
@@ -63,31 +58,34 @@ def launch(
             rendezvous.meet_ranks(rank, ranks, node.address, node.deadline)
         except UserError as error:
             raise UserError(f"rank {rank}: {error}") from error
-    execution.prepare_backend(run)
+    execution.prepare_backend(run, ranks, threads)
     backend = load.load_half("suite.engine.ranks", run.backend)
-    decision = Decision()
+    job: Job | None = None
     hosts: list[str] = []
     reason = ""
     try:
         connect = partial(backend.connect, rank, ranks, node.address, node.deadline, run.device)
         connect_ranks(connect, ranks, node.address)
         hosts = backend.gather(peer_failure.find_address(node.address))
-        decision = backend.broadcast(_decide(run, list(command), task, report_directory) if rank == 0 else Decision())
-        code = _run(run, task, decision, rank)
+        decide = partial(_decide, run, task, threads, command, report_directory)
+        decision = backend.broadcast(decide() if rank == 0 else Decision())
+        if decision.header:
+            job = Job(run, task, ranks, threads, decision.header, Path(decision.directory))
+        code = _run(run, job, decision, rank)
     except UserError as error:
         print(f"suite: rank {rank}: {error}", file=sys.stderr)
         code = 2
-        if rank == 0 and decision.header:
-            local.withdraw_start(Path(decision.directory))
+        if rank == 0 and job:
+            withdraw_start(job.directory)
     except Exception as error:  # not raised: jax's clean-up would wait for ranks that wait for this one
         traceback.print_exc()
         code, reason = 1, f"rank {rank}: {peer_failure.explain_failure(error, rank, hosts)}; "
     if code not in (1, 2):
         backend.disconnect()
-    if rank == 0 and decision.header:
-        local.conclude_run(run, Path(decision.directory), code, parent, reason)
-    elif code == 1 and decision.header:
-        local.print_failure(Path(decision.directory), reason)  # rank 0 may be the one that was lost
+    if rank == 0 and job:
+        ending.conclude_job(job, code, parent, reason)
+    elif code == 1 and job:
+        ending.print_failure(job.directory, reason)  # rank 0 may be the one that was lost
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # for the reason given in suite.launch.worker
@@ -140,21 +138,24 @@ def check_launch(run: Run, *, apart: bool = False) -> tuple[int, int]:
     return rank, ranks
 
 
-def _decide(run: Run, command: list[str], task: Task, report_directory: Callable[[Path], None]) -> Decision:
+def _decide(
+    run: Run, task: Task, threads: int, command: Sequence[str], report_directory: Callable[[Path], None]
+) -> Decision:
     """Decide on rank 0 how to run; the process holds the directory's lock until it ends."""
     try:
-        header, directory = local.find_directory(run, command, task, report_directory)
-        place = str(directory.path.resolve())
+        directory = Directory(run, make_header(run, task, threads, command))
+        report_directory(directory.path)
+        run_hash, place = directory.header["hash"], str(directory.path.resolve())
         if directory.state == "finished":
-            return Decision(hash_run(run), place, code=local.show_result(run, directory.path))
-        local.print_passed(directory, header)
-        _, header = local.claim_directory(run, header, directory)
-        return Decision(hash_run(run), place, header=header, step=checkpoint.find_latest(directory.path))
+            return Decision(run_hash, place, code=ending.show_result(run, directory.path))
+        directory.print_passed()
+        _, header = directory.claim()
+        return Decision(run_hash, place, header=header, step=checkpoint.find_latest(directory.path))
     except UserError as error:
         return Decision(error=str(error))
 
 
-def _run(run: Run, task: Task, decision: Decision, rank: int) -> int:
+def _run(run: Run, job: Job | None, decision: Decision, rank: int) -> int:
     """Run as rank 0 has decided; return the exit code.
 
     Raises:
@@ -162,20 +163,18 @@ def _run(run: Run, task: Task, decision: Decision, rank: int) -> int:
     """
     if decision.error:
         raise UserError(decision.error)
-    if decision.hash != hash_run(run):
+    if rank and decision.hash != hash_run(run):
         raise UserError("this process has a different configuration than rank 0; run the same command for every rank")
     if decision.code is not None:
         return decision.code
-    directory = Path(decision.directory)
-    if checkpoint.find_latest(directory) != decision.step:
+    assert job is not None  # of a run without a code
+    if checkpoint.find_latest(job.directory) != decision.step:
         raise UserError(
-            f"{directory}: this host does not see the files that rank 0 sees here; choose a run_dir= on a file system "
-            "that all hosts share"
+            f"{job.directory}: this host does not see the files that rank 0 sees here; choose a run_dir= on a file "
+            "system that all hosts share"
         )
-    assert decision.header is not None  # of a run without a code
-    with peer_failure.watch_peers(rank, directory):
-        console = Console(run, task) if rank == 0 else None
-        return execution.execute_run(run, task, directory, decision.header, console, rank=rank)
+    with peer_failure.watch_peers(rank, job.directory):
+        return execution.execute_job(job, rank=rank)
 
 
 def main() -> int:
@@ -186,17 +185,19 @@ def main() -> int:
     Returns:
         2, the exit code of bad usage. Otherwise `launch` ends the process.
     """
-    job = json.loads(sys.stdin.readline())
+    message = json.loads(sys.stdin.readline())
     orphan.end_with_pipe(sys.stdin.fileno())
     load.search_working_directory()
     try:
-        run = read_run(job["run"])
+        run = read_run(message["run"])
         assert isinstance(run, Run)
-        launch(run, job["command"], parent=job["parent"])
+        launch(run, message["command"], parent=message["parent"])
     except UserError as error:
         print(f"suite: {error}", file=sys.stderr)
         return 2
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with output.drop_unwritable():
+        code = main()
+    sys.exit(code)

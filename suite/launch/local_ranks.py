@@ -11,30 +11,28 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from types import FrameType
 
+from suite import signals
 from suite.contract import UserError
-from suite.launch import execution
-from suite.settings.run import AnyRun
+from suite.launch.ending import MISSED
+from suite.launch.job import Job
 
 GRACE = 30.0  # seconds that the other ranks get to end after one has ended without failure
 FAILED_GRACE = 3.0  # the same after a rank has failed
 REJECTED = 2  # the exit code of bad usage
-GOOD = (0, execution.MISSED, *execution.SIGNALS.values())  # exit codes of a rank that did not fail
+GOOD = (0, MISSED, *signals.CODES.values())  # exit codes of a rank that did not fail
 
 
-def run_ranks(run: AnyRun, directory: Path, ranks: int, lock: int, *, brief: bool) -> int:
+def run_ranks(job: Job, lock: int, *, brief: bool) -> int:
     """Run every rank in a child process with its own session; if one fails, end the others. Return the exit code.
 
     Each child receives the configuration through a pipe. The pipe closes when this process ends, and the child ends
     with it. Rank 0, which writes, holds the directory's lock together with this process.
 
     Args:
-        run: the run.
-        directory: of the run.
-        ranks: number of processes.
+        job: the job.
         lock: descriptor of the directory's lock.
         brief: what the console leaves out.
 
@@ -42,37 +40,35 @@ def run_ranks(run: AnyRun, directory: Path, ranks: int, lock: int, *, brief: boo
         UserError: with the errors that the ranks reported, each message once.
     """
     address = f"127.0.0.1:{_free_port()}"
-    threads = str(execution.count_threads(run))
     # gloo and NCCL would listen at the address of the host's name
     loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    variables = loopback | os.environ | {"OMP_NUM_THREADS": threads, "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-m", "suite.launch.worker", str(directory), str(ranks), address]
+    variables = loopback | os.environ | {"OMP_NUM_THREADS": str(job.threads), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-m", "suite.launch.worker", str(job.directory), str(job.processes), address]
     errors, reports = os.pipe()  # ranks write their errors into `reports`
     os.set_blocking(errors, False)  # a process that a rank has started may keep the other end open
     children: list[subprocess.Popen[bytes]] = []
-    restore_handlers = _forward_signals(children)
     try:
-        for rank in range(ranks):
-            child = subprocess.Popen(
-                [*command, str(rank), str(reports), *(["brief"] if brief else [])],
-                env=variables | {"LOCAL_RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                start_new_session=True,
-                pass_fds=[lock, reports] if rank == 0 else [reports],
-            )
-            children.append(child)
-            assert child.stdin
-            with contextlib.suppress(BrokenPipeError):  # the child has ended already; `_exit_code` reports it
-                child.stdin.write(json.dumps(run.plain()).encode() + b"\n")
-                child.stdin.flush()
-        _await(children)
+        with signals.handle_signals(partial(_forward_signal, children), *signals.CODES):
+            for rank in range(job.processes):
+                child = subprocess.Popen(
+                    [*command, str(rank), str(reports), *(["brief"] if brief else [])],
+                    env=variables | {"LOCAL_RANK": str(rank)},
+                    stdin=subprocess.PIPE,
+                    start_new_session=True,
+                    pass_fds=[lock, reports] if rank == 0 else [reports],
+                )
+                children.append(child)
+                assert child.stdin
+                with contextlib.suppress(BrokenPipeError):  # the child has ended already; `_exit_code` reports it
+                    child.stdin.write(json.dumps(job.run.plain()).encode() + b"\n")
+                    child.stdin.flush()
+            _await(children)
         error = _reported(errors)
         code = _exit_code(children, quiet=bool(error))
         if error:
             raise UserError(error)
         return code
     finally:
-        restore_handlers()
         for child in children:
             _kill(child)
         os.close(errors)
@@ -155,7 +151,7 @@ def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:
         quiet: whether ranks have reported their errors; then only a rank that failed without a report is named.
     """
     endings = {child.poll() for child in children}
-    for name, code in execution.SIGNALS.items():
+    for name, code in signals.CODES.items():
         if endings == {-signal.Signals[name]}:  # before the ranks handled it, while they loaded
             return code
     failures: list[int] = []
@@ -174,21 +170,11 @@ def _exit_code(children: list[subprocess.Popen[bytes]], *, quiet: bool) -> int:
     return (2 if 2 in failures else 1) if failures else children[0].returncode
 
 
-def _forward_signals(children: list[subprocess.Popen[bytes]]) -> Callable[[], None]:
-    """Forward SIGINT and SIGTERM to every rank; return a function that restores the earlier handlers."""
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        for child in children:
-            if child.poll() is None:
-                os.kill(child.pid, number)
-
-    previous = {name: signal.signal(signal.Signals[name], handler) for name in execution.SIGNALS}
-
-    def restore() -> None:
-        for name, handler_before in previous.items():
-            signal.signal(signal.Signals[name], handler_before)
-
-    return restore
+def _forward_signal(children: list[subprocess.Popen[bytes]], number: int, frame: FrameType | None) -> None:
+    """Handle a signal that interrupts a run: send it to every rank."""
+    for child in children:
+        if child.poll() is None:
+            os.kill(child.pid, number)
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -68,9 +68,9 @@ def watch_peers(rank: int, directory: Path) -> Generator[None]:
 def main(rank: str, directory: str) -> None:
     """Wait until the run closes standard input, or its process ends; print how to continue in the second case."""
     if not sys.stdin.buffer.read():
-        from suite.launch import local  # imported here, because it is rarely needed
+        from suite.launch import ending  # imported here, because it is rarely needed
 
-        local.print_failure(Path(directory), f"rank {rank}: was terminated, possibly because another rank failed; ")
+        ending.print_failure(Path(directory), f"rank {rank}: was terminated, possibly because another rank failed; ")
 
 
 if __name__ == "__main__":

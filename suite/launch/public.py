@@ -24,7 +24,7 @@ def find_folder(run: AnyRun) -> Path | None:
     Raises:
         UserError: if its public data is not here; it says how to get it.
     """
-    public = list_public(load.load_member(run.task.module)).get(run.task.options().get("data", ""))
+    public = list_public(run.task.member).get(run.task.options().get("data", ""))
     if public:
         return public.find(run.data_dir)
     return None if run.data_dir is None else Path(run.data_dir)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from suite import load, orphan
 from suite.contract import Target, UserError
 from suite.entries.recompute import list_differences
-from suite.launch import execution
+from suite.launch import checks, job
 from suite.launch.local import launch
 from suite.launch.premises import describe_task, list_missing
 from suite.record import environment, record
@@ -65,7 +66,7 @@ def repeat_run(result: Result, events: Events | None, run: AnyRun, *, steps: int
     faults = list(_premises(result, run))
     if faults:  # losses of another task cannot be compared
         return faults, ""
-    recorded = events or [{"event": "evaluated", **point} for point in result["curve"]]
+    recorded = events or [{"event": "evaluated", **asdict(point)} for point in result.curve]
     if isinstance(run, BaselineRun):
         return _fitted_again(result, run)
     first = next((event["step"] for event in recorded if event["event"] in ("step", "evaluated")), None)
@@ -102,23 +103,25 @@ def repeat_run(result: Result, events: Events | None, run: AnyRun, *, steps: int
 
 def _same(result: Result, run: AnyRun) -> tuple[bool, str]:
     """Return whether the numbers must be equal bit for bit; and otherwise what differs from the recorded run."""
-    if resumed := result.get("resumed_anyway"):
-        changed = " and ".join(dict.fromkeys(part for segment in resumed for part in segment["changed"]))
+    if resumed := result.resumed_anyway:
+        changed = " and ".join(dict.fromkeys(part for segment in resumed for part in segment.changed))
         return False, f"changed during the run (resume=anyway): {changed}"
-    header = execution.make_header(record.load_run(result), ["verify"], execution.make_task(run))
-    facts, recorded = header["environment"], result["environment"]  # older results lack some of these facts
+    recorded_run = record.load_run(result)
+    threads = job.count_threads(recorded_run, job.count_processes(recorded_run))
+    header = job.make_header(recorded_run, job.make_task(run), threads, ["verify"])
+    facts, recorded = header["environment"], result.environment.plain()  # older results lack some of these facts
     changed = [name for name in SAME if recorded.get(name, facts.get(name)) != facts.get(name)] or ["device"]
-    return header["fingerprint"] == result["fingerprint"], f"different here: {', '.join(changed)}"
+    return header["fingerprint"] == result.fingerprint, f"different here: {', '.join(changed)}"
 
 
 def _fitted_again(result: Result, run: AnyRun) -> tuple[list[str], str]:
     """`rerun` for a baseline: fit it again and compare its metrics, if they must be equal."""
     exact, other = _same(result, run)
-    if not (exact and result["curve"]):
-        reason = other if result["curve"] else "the result has no metrics"
+    if not (exact and result.curve):
+        reason = other if result.curve else "the result has no metrics"
         return [], f"skipped: {reason}"
     metrics = [event["metrics"] for event in first_steps(run, 0) if event["event"] == "evaluated"]
-    faults = list_differences(result["curve"][0]["metrics"], metrics[0], "metrics")
+    faults = list_differences(result.curve[0].metrics, metrics[0], "metrics")
     return list(faults), "fitted again: metrics agree bit for bit; same source, packages, processor and threads"
 
 
@@ -145,10 +148,10 @@ def _premises(result: Result, run: AnyRun) -> Iterator[str]:
         raise UserError(
             f"cannot repeat the steps here; missing {'; '.join(reasons)}. To check only the numbers, use --steps 0"
         )
-    version = load.load_member(run.task.module).VERSION
-    if version != find_version(run, result["task_version"]):
+    version = run.task.member.VERSION
+    if version != find_version(run, result.task_version):
         raise UserError(
-            f"cannot repeat the steps: the result is of version {result['task_version']} of the task, this suite has "
+            f"cannot repeat the steps: the result is of version {result.task_version} of the task, this suite has "
             f"version {version}; to check only the numbers, use --steps 0"
         )
     task, absent = describe_task(run)
@@ -157,12 +160,13 @@ def _premises(result: Result, run: AnyRun) -> Iterator[str]:
             f"cannot repeat the steps here; missing {absent[0]}. Add --data-dir DIR; to check only the numbers, add "
             "--steps 0"
         )
-    targets = [Target(entry["metric"], entry["value"], entry["higher_is_better"]) for entry in result["targets"]]
+    checks.check_run(run, task)
+    targets = [Target(entry.metric, entry.value, entry.higher_is_better) for entry in result.targets]
     count = sum(math.prod(spec.shape) for spec in task.shapes().values() if spec.kind == "parameter")
     yield from list_differences(list(map(str, targets)), list(map(str, task.targets)), "targets")
-    yield from list_differences(result["parameters"], None if isinstance(run, BaselineRun) else count, "parameters")
-    if record.identify_data(result["data"]) != record.identify_data(vars(task.data)):
-        yield from list_differences(result["data"]["identity"], task.data.identity, "data.identity")
+    yield from list_differences(result.parameters, None if isinstance(run, BaselineRun) else count, "parameters")
+    if record.identify_data(result.data) != record.identify_data(task.data):
+        yield from list_differences(result.data.identity, task.data.identity, "data.identity")
 
 
 def _paired(recorded: Events, repeated: Events, kind: str, name: str, steps: int) -> dict[int, tuple[Any, Any]]:

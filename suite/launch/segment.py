@@ -3,39 +3,19 @@
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from suite import disk
 from suite import engine as backend
 from suite.comm import setup
 from suite.comm.transport.kernel import Counter
-from suite.contract import Engine, Event, Finished, Snapshot, Started, Task
-from suite.published import Row
+from suite.contract import Engine, Event, Finished, Snapshot, Started
+from suite.launch.job import Job
 from suite.record.log import Log
-from suite.record.result import Result
-from suite.settings.effects import hash_run
-from suite.settings.run import AnyRun, BaselineRun, Run
+from suite.settings.run import BaselineRun, Run
+from suite.track.console import Console
 from suite.training import baseline, checkpoint, weights
 from suite.training.absence import Absences
 from suite.training.loop import train
-
-
-class Reporter(Protocol):
-    """Shows a run to a person; `suite.track.console.Console` is one."""
-
-    def opening(self) -> None:
-        """Show that the run starts."""
-
-    def __call__(self, event: Event) -> None:
-        """Show an event."""
-
-    def interrupted(self, directory: Path, event: Finished) -> None:
-        """Show that the run was interrupted, and saved in a directory."""
-
-    def closing(self, result: Result, path: Path, rows: Sequence[Row]) -> None:
-        """Show the result, which is at `path`, and the published rows to compare it with."""
-
 
 Restored = tuple[checkpoint.Arrays, checkpoint.Index]
 
@@ -45,24 +25,18 @@ class Segment:
     """One rank's part of an execution: from the start or a checkpoint until the run ends.
 
     Attributes:
-        run: the run.
-        task: made from it.
-        directory: the run's directory.
+        job: the job.
         engine: the backend's engine; None for a baseline.
         log: the event log; None on all ranks but 0.
         console: shows the events; None on all ranks but 0.
-        single_process: whether the run has only this process.
         made_progress: whether the run has a checkpoint or an event other than `Started`.
         absences: returns the seconds in which this process did not run.
     """
 
-    run: AnyRun
-    task: Task
-    directory: Path
+    job: Job
     engine: Engine | None
     log: Log | None
-    console: Reporter | None
-    single_process: bool
+    console: Console | None
     made_progress: bool
     absences: Callable[[], Absences]
 
@@ -94,8 +68,8 @@ class Segment:
                 remains.
         """
         if isinstance(error, OSError) and error.errno in disk.PASSING:
-            raise disk.WriteError(f"{error.filename or self.directory}: {disk.explain_error(error)}") from error
-        if self.engine and not self.single_process:
+            raise disk.WriteError(f"{error.filename or self.job.directory}: {disk.explain_error(error)}") from error
+        if self.engine and self.job.processes > 1:
             raise error
         traceback.print_exception(error)
         if isinstance(error, backend.RanksDiffer) or (self.engine and not self.made_progress):
@@ -106,22 +80,23 @@ class Segment:
         return finished
 
     def _events(self, restored: Restored | None, received: Sequence[str]) -> Iterator[Event]:
-        if isinstance(self.run, BaselineRun):
-            return baseline.measure_baseline(self.task, self.run, self.absences)
+        run, task = self.job.run, self.job.task
+        if isinstance(run, BaselineRun):
+            return baseline.measure_baseline(task, run, self.absences)
         assert self.engine is not None  # a training run has one
         start = None
         if restored:
             arrays, index = restored
             start = index, (arrays, index["skeleton"])
         return train(
-            self.task,
+            task,
             self.engine,
-            self.run,
+            run,
             save=self._save,
             keep=self._keep,
             restored=start,
             stop=lambda: received[0] if received else None,
-            kernel_bytes=_kernel_bytes(self.run.world),
+            kernel_bytes=_kernel_bytes(run.world),
             absences=self.absences,
         )
 
@@ -133,23 +108,24 @@ class Segment:
 
     def _save(self, step: int, state: checkpoint.State, snapshot: Snapshot) -> str:
         """Write a checkpoint, together with all ranks; return its path."""
-        assert isinstance(self.run, Run) and self.engine is not None
-        config_hash, world = hash_run(self.run), self.run.world
+        job, run = self.job, self.job.run
+        assert isinstance(run, Run) and self.engine is not None
+        world = run.world
 
         def meta() -> checkpoint.Meta:
             assert self.log is not None  # called on rank 0
-            return {"config_hash": config_hash, "world": world, **state, "log": self.log.state()}
+            return {"config_hash": job.hash, "world": world, **state, "log": self.log.state()}
 
         ranks, gather = self.engine.local_ranks, self.engine.ranks.gather
-        return str(checkpoint.save_checkpoint(self.directory, snapshot, meta, step=step, ranks=ranks, gather=gather))
+        return str(checkpoint.save_checkpoint(job.directory, snapshot, meta, step=step, ranks=ranks, gather=gather))
 
     def _keep(self, step: int, values: weights.Weights) -> Event | None:
         """Write the weights on rank 0, which receives the other ranks' rows of tables; return the event to log."""
         if self.log is None:
             return weights.send_rows(values)
-        task = self.run.task
-        about = {"task": task.name, "variant": task.variant, "hash": hash_run(self.run)}
-        return weights.save_weights(self.directory, step, values, about)
+        task = self.job.run.task
+        about = {"task": task.name, "variant": task.variant, "hash": self.job.hash}
+        return weights.save_weights(self.job.directory, step, values, about)
 
 
 def _kernel_bytes(world: int) -> Callable[[], Mapping[str, int]] | None:

@@ -18,15 +18,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from suite import load
+from suite import load, signals
 from suite.contract import UserError
-from suite.launch import checks, directories, execution
+from suite.launch import checks, directories, ending
+from suite.launch.job import make_task
+from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch, SlurmLaunch
 from suite.settings.overrides import separate_directory
 from suite.settings.run import Run
 from suite.track.console import show_patience
 
-ENDED = (0, execution.MISSED, *execution.SIGNALS.values())  # exit codes of a rank that did not fail
+ENDED = (0, ending.MISSED, *signals.CODES.values())  # exit codes of a rank that did not fail
 MEANT_FOR_TASKS = (signal.SIGTERM, signal.SIGUSR2)  # some sites send these to every process that a task has started
 
 
@@ -40,12 +42,7 @@ def launch(
 ) -> int:
     """Submit a run; return 0, or with `launch.wait=true` wait for the job and return the run's exit code.
 
-    Args:
-        run: the run.
-        command: what was typed after `suite`.
-        apart: ignored, because every run is a separate job.
-        parent: id of the sweep's MLflow run.
-        report_directory: called with the run's directory.
+    The arguments are those of `suite.launch.local.launch`; `apart` is ignored, because every run is a separate job.
 
     Raises:
         UserError: if the settings do not fit, submitit is not installed, or Slurm rejects the job.
@@ -58,10 +55,10 @@ def launch(
         raise UserError(f"repeat={run.repeat}: replicates run one after another; set launch.wait=true")
     with show_patience(f"reading the data of {run.task.name}"):
         # report errors now, and not when the job starts
-        checks.check_run(run, execution.make_task(run, separate_directory(command)[0]))
-    directory = directories.locate_run(run)
+        checks.check_run(run, make_task(run, separate_directory(command)[0]))
+    directory = directories.locate_run(run, hash_run(run))
     report_directory(directory)
-    job = _submit(Job(run, list(command), parent), directory / "slurm", node, resources)
+    job = _submit(RankStarter(run, list(command), parent), directory / "slurm", node, resources)
     print(f"job     {job.job_id}: {resources['nodes']} × {resources['tasks_per_node']} tasks")
     print(f"log     {directory / 'slurm' / f'{job.job_id}_0_log.out'}, and one log for every other rank")
     print(f"result  {directory / 'result.json'}", flush=True)
@@ -91,7 +88,9 @@ def request_resources(run: Run) -> dict[str, load.Plain]:
     tasks_per_node = node.per_host or (1 if alone else max(1, world // nodes))
     if world % (nodes * tasks_per_node) or (not alone and world != nodes * tasks_per_node):
         places = f"{nodes} nodes of {tasks_per_node} tasks" if node.per_host else f"{nodes} nodes"
-        raise UserError(f"world={world}: cannot be divided among {places}; set world={nodes * tasks_per_node}")
+        fewer = next(count for count in range(min(nodes, world), 0, -1) if not world % count)
+        remedy = f"world={nodes * tasks_per_node}" if node.per_host else f"launch.nodes={fewer}"
+        raise UserError(f"world={world}: cannot be divided among {places}; set {remedy}")
     return {
         "name": run.task.name,
         "nodes": nodes,
@@ -107,7 +106,7 @@ def request_resources(run: Run) -> dict[str, load.Plain]:
     }
 
 
-def _submit(job: "Job", folder: Path, node: SlurmLaunch, resources: Mapping[str, load.Plain]) -> Any:
+def _submit(job: "RankStarter", folder: Path, node: SlurmLaunch, resources: Mapping[str, load.Plain]) -> Any:
     """Submit the job; return submitit's handle.
 
     Raises:
@@ -132,7 +131,7 @@ def _wait(job: Any) -> int:
         return 1
     except KeyboardInterrupt:
         print(f"suite: job {job.job_id} continues; to cancel it, run scancel {job.job_id}", file=sys.stderr)
-        return execution.SIGNALS["SIGINT"]
+        return signals.CODES["SIGINT"]
 
 
 def settings_of(run: Run) -> SlurmLaunch:
@@ -164,7 +163,7 @@ def describe_rank(job: Any, settings: SlurmLaunch) -> ExternalLaunch:
 
 
 @dataclass
-class Job:
+class RankStarter:
     """Callable that every task of the job runs; submitit pickles it.
 
     Attributes:
@@ -209,4 +208,4 @@ class Job:
         if self.rank and self.rank.returncode is None:
             os.kill(self.rank.pid, signal.SIGINT)
             os.waitid(os.P_PID, self.rank.pid, os.WEXITED | os.WNOWAIT)
-        return import_submitit().helpers.DelayedSubmission(Job(self.run, self.command, self.parent))
+        return import_submitit().helpers.DelayedSubmission(RankStarter(self.run, self.command, self.parent))

@@ -13,30 +13,31 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from suite import load, orphan
+from suite import load, orphan, output
 from suite.contract import UserError
 from suite.launch import directories, execution, external
+from suite.launch.job import Job, make_task
 from suite.settings.run import Run, read_run
-from suite.track.console import Console
 
 
 def main(arguments: list[str]) -> int:
     """Join the other ranks, if there are any, and run; return the exit code."""
     directory, ranks, address, rank, error_pipe, *brief = arguments
+    processes = int(ranks)
     load.search_working_directory()  # also for the settings of members there
     try:
         run = read_run(json.loads(sys.stdin.readline()))
         orphan.end_with_pipe(sys.stdin.fileno())
         header = directories.read_header(Path(directory))
-        execution.prepare_backend(run)
+        threads = header["environment"]["threads"]
+        execution.prepare_backend(run, processes, threads)
         backend = None
-        if int(ranks) > 1 and isinstance(run, Run):  # one rank: a run of a sweep
+        if processes > 1 and isinstance(run, Run):  # one rank: a run of a sweep
             backend = load.load_half("suite.engine.ranks", run.backend)
-            connect = partial(backend.connect, int(rank), int(ranks), address, run.launch.deadline, run.device)
-            external.connect_ranks(connect, int(ranks), address)
-        task = execution.make_task(run)
-        console = Console(run, task, brief=bool(brief)) if int(rank) == 0 else None
-        code = execution.execute_run(run, task, Path(directory), header, console, rank=int(rank))
+            connect = partial(backend.connect, int(rank), processes, address, run.launch.deadline, run.device)
+            external.connect_ranks(connect, processes, address)
+        job = Job(run, make_task(run), processes, threads, header, Path(directory))
+        code = execution.execute_job(job, rank=int(rank), brief=bool(brief))
         if backend and code != 1:
             backend.disconnect()
         return code
@@ -51,9 +52,8 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the run handles it: no traceback of what is being loaded
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with output.drop_unwritable():
+        code = main(sys.argv[1:])
     # Skip the frameworks' clean-up: in it, a rank that failed would wait for ranks that wait for it, and gloo's threads
     # sometimes abort.
     os._exit(code)

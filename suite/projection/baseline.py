@@ -34,15 +34,15 @@ def find_measured(run: BaselineRun, folder: Path = Path("runs")) -> dict[str, An
     for path, result in find_results(folder):
         other = record.load_run(result)
         same = isinstance(other, BaselineRun) and (other.task, other.baseline, other.scale) == work
-        if same and result["train_seconds"] is not None:
-            return {"result": str(path), "train_seconds": result["train_seconds"]}
+        if same and result.train_seconds is not None and not record.is_crowded(result):
+            return {"result": str(path), "train_seconds": result.train_seconds}
     return None
 
 
 def format_plan(planned: Mapping[str, Any], run: BaselineRun) -> list[str]:
     """Return the plan as lines of text."""
     near = planned["measured"]
-    time = "unknown: runs/ has no result of this baseline on the same task and data"
+    time = "unknown: runs/ has no result of this baseline on the same task and data, on an idle machine"
     if near:
         time = f"{near['train_seconds']:,.0f} s of training, as in {near['result']}"
     return [

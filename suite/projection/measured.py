@@ -27,7 +27,8 @@ STEP = ("accumulate", "clip_norm", "compile", "deterministic", "device", "precis
 def find_measured(run: Run, folder: Path = Path("runs"), optimizer: str | None = None) -> dict[str, Any] | None:
     """Find the step time of the most similar result in `folder`.
 
-    Only results with the same task (apart from LENGTHS), optimizer, backend and number of devices are considered.
+    Only results with the same task (apart from LENGTHS), optimizer, backend and number of devices are considered, and
+    none of a run whose machine was busy with other programs.
 
     Args:
         run: the run.
@@ -43,11 +44,13 @@ def find_measured(run: Run, folder: Path = Path("runs"), optimizer: str | None =
     ignored = OF_OPTIMIZER if optimizer else ()
     similar = []
     for path, result in find_results(folder):
-        other, steps, trained = record.load_run(result), result["steps"], result["train_seconds"]
-        if not steps or trained is None or result["outcome"]["kind"] == "failed" or not isinstance(other, Run):
+        other, steps, trained = record.load_run(result), result.steps, result.train_seconds
+        if not steps or trained is None or result.outcome.kind == "failed" or not isinstance(other, Run):
+            continue
+        if record.is_crowded(result):
             continue
         if _work(other, other.optimizer.name) == work:
-            waited = result.get("input_seconds")
+            waited = result.input_seconds
             found = {
                 "result": str(path),
                 "step_seconds": trained / steps,

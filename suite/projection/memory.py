@@ -6,6 +6,7 @@ estimates the activations of one micro-batch. Not counted: work space of kernels
 the framework itself, and differences between jax and torch.
 """
 
+import importlib
 import itertools
 import math
 import os
@@ -16,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from suite.comm import setup
-from suite.contract import Keeps, Task
+from suite.contract import Keeps, MissingError, Task
+from suite.nodes import load_settings
 from suite.settings.run import Run
 
 VALUE = {"float64": 8, "bfloat16": 2}  # bytes of an activation; 4 in every other precision. Masters are float32
@@ -48,9 +50,25 @@ def estimate_memory(run: Run, task: Task) -> dict[str, int]:
     micro = task.batch_size // world // run.accumulate
     return {
         "parameters": 2 * stored * sum(counts.values()) + _copies(run, task, counts),
-        "optimizer": stored * _optimizer_elements(run.optimizer.options(), task, counts),
+        "optimizer": count_outside_state(run, task)
+        or stored * _optimizer_elements(run.optimizer.options(), task, counts),
         "activations": int(micro * task.count_kept_bytes(value)) if isinstance(task, Keeps) else 0,
     }
+
+
+def count_outside_state(run: Run, task: Task) -> int | None:
+    """Return the bytes that an optimizer of another package stores; None for the suite's own, and if it is unknown."""
+    module = run.optimizer.module
+    if "outside" not in run.optimizer.needs:
+        return None
+    shapes = {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"}
+    declared = load_settings(module)
+    assert declared
+    settings = declared.given(run.optimizer.options(), "optimizer.")
+    try:
+        return importlib.import_module(f"{module}.plan").make(settings, shapes, run.backend).count_state_bytes()
+    except MissingError:
+        return None
 
 
 def describe_excess(run: Run, task: Task, *, sure: bool = False) -> str | None:
@@ -85,10 +103,14 @@ def _advise_size(run: Run, task: Task, needed: Mapping[str, int], capacity: int)
         activations = needed["activations"] * run.accumulate // accumulate
         if not share % accumulate and fixed + activations <= capacity:
             return f"set accumulate={accumulate} for smaller micro-batches"
-    return (
-        f"parameters and optimizer alone need {format_gib(fixed)} GiB: choose a smaller model or, if tables are split "
-        "by rows, a larger world="
-    )
+    alone = f"parameters and optimizer alone need {format_gib(fixed)} GiB"
+    if any(spec.placement == "rows" for spec in task.shapes().values()):  # more devices, each with fewer rows
+        for world in range(run.world + 1, task.batch_size // task.group + 1):
+            wider = run.model_copy(update={"world": world})
+            divides = not (task.batch_size % (world * run.accumulate * task.group) or task.eval_batch_size % world)
+            if divides and sum(estimate_memory(wider, task).values()) <= capacity:
+                return f"{alone}: set world={world}, so that each device has a part of the tables"
+    return f"{alone}: choose a smaller model"
 
 
 def _copies(run: Run, task: Task, counts: Mapping[str, int]) -> int:

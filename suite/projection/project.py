@@ -106,7 +106,7 @@ def list_refreshes(run: Run, task: Task) -> list[list[tuple[Exchange, Sent, Sent
     """
     module = run.optimizer.module
     if importlib.util.find_spec(f"{module}.traffic") is None:
-        return None if {"reduce", "world"} & set(load.load_member(module).NEEDS) else [[]]
+        return None if {"reduce", "world"} & set(run.optimizer.needs) else [[]]
     shapes = {name: spec.shape for name, spec in task.shapes().items() if spec.kind == "parameter"}
     channels = setup.make_channels(run.comm, task, run.world)
     cycle = importlib.import_module(f"{module}.traffic").cycle(

@@ -5,10 +5,12 @@ change; claims, presets and results refer to them. suite/schema/published.json d
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from suite.contract import UserError
 from suite.load import from_yaml
@@ -45,6 +47,22 @@ class Row:
     details: Mapping[str, float | str | bool] = field(default_factory=dict)
 
 
+YEAR = re.compile(r"(?<![\d.@])((?:19|20)\d\d)(?![\d.])")  # not part of an arXiv number, a commit or a longer number
+ARXIV = re.compile(r"(\d\d)\d\d\.\d+")  # the year and month of the first version, then a number
+
+
+def find_year(row: Row) -> int | None:
+    """Return the year of a row's publication: its own date, else that of its source, else of its preprint.
+
+    None: neither the row nor its source has one.
+    """
+    for text in (str(row.details.get("date", "")), row.citation, row.where_seen):
+        if match := YEAR.search(text):
+            return int(match[1])
+    preprint = ARXIV.match(row.arxiv or "")
+    return 2000 + int(preprint[1]) if preprint else None
+
+
 @cache
 def _texts() -> dict[str, str]:
     """Return the text of every file of published rows, by file name."""
@@ -55,19 +73,61 @@ def _texts() -> dict[str, str]:
 
 @cache
 def _parse(name: str) -> tuple[Row, ...]:
-    document = from_yaml(_texts()[name])
+    return parse_rows(_texts()[name], f"results/published/{name}")
+
+
+def parse_rows(text: str, name: str) -> tuple[Row, ...]:
+    """Return the rows of a source.
+
+    Args:
+        text: content of the file.
+        name: of the file, for messages.
+
+    Raises:
+        UserError: if it is not YAML, two tables or rows have the same id, a table has no rows or is missing, or a row
+            has other fields than `Row`.
+    """
+    import yaml
+
+    try:
+        document = from_yaml(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: {error}") from error
     tables = {table["id"]: table for table in document["tables"]}
+    rows = [_complete(row, tables, document["source"], name) for row in document["rows"]]
+    for kind, ids in (("table", [table["id"] for table in document["tables"]]), ("row", [row.id for row in rows])):
+        if doubled := next((id for number, id in enumerate(ids) if id in ids[:number]), None):
+            lines = enumerate(text.split("\n"), 1)
+            places = (number for number, line in lines if re.search(rf"\bid: {re.escape(doubled)}\b", line))
+            raise UserError(f"{name}: two {kind}s have the id {doubled}, in lines {', '.join(map(str, places))}")
+    if empty := tables.keys() - {row.table for row in rows}:
+        raise UserError(f"{name}: table {min(empty)} has no rows; remove it, or restore them")
+    return tuple(rows)
 
-    def complete(row: dict) -> Row:
-        table = tables[row["table"]]
-        place = {"title": table["title"], "where": table["where"], "table_note": table.get("note")}
-        return Row(**row, **place, **document["source"])
 
-    return tuple(complete(row) for row in document["rows"])
+def _complete(row: dict, tables: Mapping[str, dict], source: Mapping[str, Any], name: str) -> Row:
+    """Return a row with the fields of its table and source."""
+    if (table := tables.get(row.get("table", ""))) is None:
+        raise UserError(f"{name}: row {row.get('id')}: the file has no table {row.get('table')}")
+    place = {"title": table["title"], "where": table["where"], "table_note": table.get("note")}
+    try:
+        return Row(**row, **place, **source)
+    except TypeError as error:  # it names the field
+        raise UserError(f"{name}: row {row.get('id')}: {str(error).removeprefix('Row.__init__() ')}") from error
 
 
+@cache
 def load_rows() -> tuple[Row, ...]:
-    """Every published row, sorted by id."""
+    """Every published row, sorted by id.
+
+    Raises:
+        UserError: if a file cannot be read, or two have a row of the same id.
+    """
+    first: dict[str, str] = {}
+    for name in _texts():
+        for row in _parse(name):
+            if (other := first.setdefault(row.id, name)) != name:
+                raise UserError(f"results/published/{name}: row {row.id} is in {other}, too; choose another id")
     return tuple(sorted((row for name in _texts() for row in _parse(name)), key=lambda row: row.id))
 
 

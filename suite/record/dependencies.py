@@ -43,6 +43,17 @@ def hash_outside_code(config: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(hashes.items()))
 
 
+def find_outside_code(config: Mapping[str, Any]) -> Iterator[tuple[str, Path | None]]:
+    """Yield each package outside the suite that a configuration names, with its folder; None: it is installed."""
+    folders = {name: path for name, path in _folders(config) if path.is_dir()}
+    yield from folders.items()
+    for name in sorted({name.partition(".")[0] for name in _named(config)} - {"suite"}):
+        spec = _spec(name)
+        if spec is not None:
+            root, files = _package(name)
+            yield name, root if files else None
+
+
 def hash_data(data: Data) -> str:
     """A hash of a task's data on this machine: its identity, and the stamp of its files."""
     return hashlib.sha256(f"{data.identity}\n{data.stamp}".encode()).hexdigest()[:16]

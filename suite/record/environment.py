@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import suite
+from suite.record.facts import Environment
 
 RESULTS = (":!results/runs", ":!results/adaprec", ":!results/*.csv")  # results in the checkout do not make it dirty
 COVERED = ("source", "packages", "python", "cpu")  # facts that the fingerprint covers, besides device and threads
@@ -56,20 +57,21 @@ def capture_environment() -> dict[str, Any]:
 
 def describe_machine() -> str:
     """This machine's processor, number of cores and GPUs, in words; times are compared only where these are equal."""
-    facts = {"cpu": _cpu(), "cpu_kind": read_cpu_kind(), "cores": os.cpu_count(), "gpus": _gpus()}
-    return describe_environment(facts)
+    return ", ".join([_describe_cpu(_cpu(), read_cpu_kind()), f"{os.cpu_count()} cores", *_gpus()])
 
 
-def describe_environment(environment: Mapping[str, Any]) -> str:
-    """Return the same of the machine of a result, from its environment."""
-    gpus = environment.get("gpus") or ()
-    return ", ".join([describe_cpu(environment), f"{environment['cores']} cores", *map(str, gpus)])
+def describe_environment(environment: Environment) -> str:
+    """Return the same of the machine of a result."""
+    return ", ".join([describe_cpu(environment), f"{environment.cores} cores", *map(str, environment.gpus or ())])
 
 
-def describe_cpu(environment: Mapping[str, Any]) -> str:
-    """Return the processor of a result's environment in words: its name, and its kind, which older results lack."""
-    kind = environment.get("cpu_kind")
-    return f"{environment['cpu']} ({kind})" if kind else environment["cpu"]
+def describe_cpu(environment: Environment) -> str:
+    """Return the processor of a result's machine in words: its name, and its kind, which older results lack."""
+    return _describe_cpu(environment.cpu, environment.cpu_kind)
+
+
+def _describe_cpu(name: str, kind: str | None) -> str:
+    return f"{name} ({kind})" if kind else name
 
 
 def compute_fingerprint(environment: Mapping[str, Any], *, device: str, threads: int) -> str:

@@ -9,20 +9,31 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+from pydantic import ValidationError
 
 from suite import disk
 from suite.contract import Data, Event, Target, UserError, append_sizes
-from suite.record.result import Header, Result
+from suite.record.facts import DataUsed, Spec
+from suite.record.result import Header, Result, list_violations
 from suite.settings.effects import hash_run
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 SCHEMAS = (1, 2)  # that are read
 SCHEMA = 2  # 2: `hash` covers the settings that affect anything; in schema 1, every setting but these
 OPTIONAL = ("optimizer", "predicted_step_seconds", "channels_last")  # facts that a result may lack
-TIMES = ("processor_seconds", "busy_pauses", "gap_seconds", "input_seconds")  # facts that older results lack
+TIMES = (
+    "processor_seconds",
+    "busy_pauses",
+    "gap_seconds",
+    "input_seconds",
+    "queued_seconds",
+)  # facts that older results lack
+CROWDED = 0.2  # of a run's time, spent waiting for a core; chosen here: its seconds are then a quarter too long
+WHOLE_MACHINE = 0.8  # of all cores' time; a run that had more had no busy neighbour
 UNHASHED_IN_1 = ("run_dir", "track", "launch", "force", "repeat", "require", "save", "resume")
 
 
@@ -237,18 +248,17 @@ def describe_data(data: Data) -> dict[str, Any]:
     return {**entry, "samples": dict(data.samples), "skipped": list(data.skipped), "label": str(data)}
 
 
-def identify_data(entry: Mapping[str, Any]) -> str:
+def identify_data(used: DataUsed | Data) -> str:
     """Return the identity of a result's data. For generated data it includes the sizes, which older results lack."""
-    return append_sizes(entry["identity"], entry["samples"]) if entry["kind"] == "generated" else entry["identity"]
+    return append_sizes(used.identity, used.samples) if used.kind == "generated" else used.identity
 
 
-def read_data(entry: Mapping[str, Any]) -> Data:
+def read_data(used: DataUsed) -> Data:
     """Read the data that a result's entry `data` describes; older results lack some fields."""
-    known = {field.name for field in fields(Data)}
-    return Data(**{name: value for name, value in entry.items() if name in known})
+    return Data(**{name: getattr(used, name) for name in used.model_fields_set if name != "label"})
 
 
-def compute_result(
+def compute_entries(
     events: list[dict[str, Any]],
     *,
     run: AnyRun,
@@ -256,8 +266,8 @@ def compute_result(
     header: Header,
     data: Mapping[str, Any],
     published: Iterable[str],
-) -> Result:
-    """Compute the whole result.
+) -> dict[str, Any]:
+    """Compute the entries of a result.
 
     Args:
         events: of the log.
@@ -266,9 +276,6 @@ def compute_result(
         header: what was known before the run.
         data: as `describe_data` returns it.
         published: ids of the task's published rows.
-
-    Returns:
-        The contents of result.json.
 
     Raises:
         LogError: if the log is not the log of one run.
@@ -283,7 +290,7 @@ def compute_result(
         "config": run.plain(),
     }
     trained = isinstance(run, Run)
-    result = {
+    return {
         "schema": SCHEMA,
         **header,
         "data": data,
@@ -295,7 +302,29 @@ def compute_result(
         "log": hash_events(events),
         "published": sorted(published),
     }
-    return cast("Result", result)
+
+
+def make_result(entries: Mapping[str, Any]) -> Result:
+    """Make a result of its entries; a number that is not finite becomes null.
+
+    Raises:
+        ValueError: if the entries do not follow the format, with the first fault.
+    """
+    try:
+        return Result.model_validate_json(format_json(entries))
+    except ValidationError as error:
+        raise ValueError(next(list_violations(error))) from error
+
+
+def read_result(path: Path, remedy: str = disk.REMEDY) -> Result:
+    """Read a result that the suite wrote on this machine.
+
+    Raises:
+        ReadError: if it is damaged.
+    """
+    content = disk.read_json(path, remedy)
+    with disk.report_damage(path, remedy):
+        return make_result(content)
 
 
 def _method(run: AnyRun) -> dict[str, Any]:
@@ -318,7 +347,7 @@ def load_run(result: Result) -> AnyRun:
     Raises:
         UserError: its configuration is not that of a run.
     """
-    return parse_run(json.dumps(result["spec"]["config"]))
+    return parse_run(result.spec.settings)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -329,20 +358,39 @@ def parse_run(config: str) -> AnyRun:
 
 def hash_of(result: Result) -> str:
     """Return the hash of a result's run, as it was computed when the result was made."""
-    if result["schema"] != 1:
-        return hash_run(load_run(result), result["spec"]["config"])
-    settings = {key: value for key, value in result["spec"]["config"].items() if key not in UNHASHED_IN_1}
+    if result.version != 1:
+        return hash_run(load_run(result), result.spec.config)
+    settings = {key: value for key, value in result.spec.config.items() if key not in UNHASHED_IN_1}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def is_baseline(spec: Mapping[str, Any]) -> bool:
+def measure_crowding(result: Result) -> float:
+    """Return the share of rank 0's time that its threads waited for a core because other programs had it.
+
+    0 for a run that had nearly all cores, or more processes than cores: then its own threads waited for each other.
+    Also 0 for older results, and on systems that do not count the waits.
+    """
+    spent, queued, cores = result.processor_seconds, result.queued_seconds, result.environment.cores
+    if not queued:
+        return 0.0
+    computed = spent.training + spent.excluded if spent else 0.0
+    own = computed > WHOLE_MACHINE * cores * (result.wall_seconds or 0.0) or (result.spec.world or 1) > cores
+    return 0.0 if own else queued / (queued + computed)
+
+
+def is_crowded(result: Result) -> bool:
+    """Return whether other programs took so much of the machine that the seconds of a run mean nothing."""
+    return measure_crowding(result) > CROWDED
+
+
+def is_baseline(spec: Spec) -> bool:
     """Return whether a result's `spec` is that of a baseline."""
-    return "baseline" in spec
+    return spec.baseline is not None
 
 
-def method_of(spec: Mapping[str, Any]) -> str:
+def method_of(spec: Spec) -> str:
     """Return the method of a result's `spec` as it is printed: the optimizer's name, or `trees (baseline)`."""
-    return f"{spec['baseline']} (baseline)" if is_baseline(spec) else spec["optimizer"]
+    return f"{spec.baseline} (baseline)" if is_baseline(spec) else str(spec.optimizer)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

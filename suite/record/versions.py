@@ -23,7 +23,7 @@ def find_version(run: AnyRun, version: str) -> str:
     task = run.task
     if not _is_known(task.module):
         return version
-    module = load.load_member(task.module)
+    module = task.member
     present: str = module.VERSION
     return present if isinstance(module, KeepsResults) and module.keeps_result(version, task.options()) else version
 
@@ -32,7 +32,7 @@ def is_version(run: AnyRun, version: str) -> bool:
     """Return whether the run's task has had a version; those of tasks from outside the suite are not known."""
     if not _is_known(run.task.module):
         return True
-    return version.isdecimal() and 1 <= int(version) <= int(load.load_member(run.task.module).VERSION)
+    return version.isdecimal() and 1 <= int(version) <= int(run.task.member.VERSION)
 
 
 def find_successor(run: AnyRun, version: str) -> str | None:
@@ -42,7 +42,7 @@ def find_successor(run: AnyRun, version: str) -> str | None:
     """
     if not _is_known(run.task.module):
         return None
-    present: str = load.load_member(run.task.module).VERSION
+    present: str = run.task.member.VERSION
     return present if find_version(run, version) != present else None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
-from suite.record.result import Result
+from suite.load import from_yaml
 
 # Added to every run. One evaluation at the end, no checkpoints; nothing is sent anywhere or reused. Each step has its
 # own time, so that a stop is in one of them.
@@ -16,28 +16,31 @@ SHORT = ("max_steps=40", "eval_every=40", "log_every=1", "stop_at_target=false")
 ALWAYS = ("track=none", "save=none", "threads=1", "force=true")
 
 
-def _step(result: Result, wall: float) -> float | None:
+Facts = Mapping[str, Any]  # contents of a result.json, which any version of the suite may have written
+
+
+def _step(result: Facts, wall: float) -> float | None:
     return result["step_seconds"]["p50"]
 
 
-def _processor(result: Result, wall: float) -> float | None:
+def _processor(result: Facts, wall: float) -> float | None:
     seconds = result.get("processor_seconds")  # older results lack it
     return seconds["training"] / result["steps"] if seconds else None
 
 
-def _compile(result: Result, wall: float) -> float:
+def _compile(result: Facts, wall: float) -> float:
     return result["compile_seconds"]
 
 
-def _evaluation(result: Result, wall: float) -> float:
+def _evaluation(result: Facts, wall: float) -> float:
     return result["excluded_seconds"]["evaluation"]
 
 
-def _start(result: Result, wall: float) -> float | None:
+def _start(result: Facts, wall: float) -> float | None:
     return None if result["wall_seconds"] is None else wall - result["wall_seconds"]
 
 
-def _memory(result: Result, wall: float) -> float | None:
+def _memory(result: Facts, wall: float) -> float | None:
     return result["peak_memory_bytes"]
 
 
@@ -51,7 +54,7 @@ class Metric:
         environment: environment variables of the run.
     """
 
-    read: Callable[[Result, float], float | None]
+    read: Callable[[Facts, float], float | None]
     by_step: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -88,7 +91,7 @@ class Benchmark:
         rest = (word for word in (*SHORT, *ALWAYS) if word.partition("=")[0] not in named)
         return (*self.run, *rest)
 
-    def value(self, result: Result, wall: float) -> float:
+    def value(self, result: Facts, wall: float) -> float:
         """Return the compared number of a finished run.
 
         Args:
@@ -117,7 +120,7 @@ def read_benchmarks(path: Path | None = None) -> list[Benchmark]:
 
     source = Path(str(resources.files("suite.regress"))) / "benchmarks.yaml" if path is None else path
     try:
-        entries = yaml.safe_load(source.read_text(encoding="utf-8"))
+        entries = from_yaml(source.read_text(encoding="utf-8"), bounded=True)
     except (OSError, UnicodeError) as error:
         raise UserError(f"--benchmarks {source}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
@@ -127,9 +130,9 @@ def read_benchmarks(path: Path | None = None) -> list[Benchmark]:
     places = (f"--benchmarks {source}, entry {number}" for number in range(1, len(entries) + 1))
     benchmarks = [_benchmark(entry, place) for entry, place in zip(entries, places, strict=True)]
     names = [benchmark.name for benchmark in benchmarks]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"--benchmarks {source}: two entries have the name {name}")
+    for number, name in enumerate(names, start=1):
+        if (first := names.index(name) + 1) != number:
+            raise UserError(f"--benchmarks {source}, entry {number}: the name is {name}, as that of entry {first}")
     return benchmarks
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from suite.statistics.sequential import Statistic, decide
+from suite.statistics.sequential import MOST_NEEDED, Statistic, decide
 
 State = Literal["slower", "not slower", "undecided"]
 ALPHA = 0.1  # of one look; two must agree, so that a false alarm has probability 0.01
@@ -109,8 +109,7 @@ def judge_ratios(first: Look, second: Look | None) -> Verdict:
         second: of the rounds after the first look said slower; None if it did not, or none was made yet.
     """
     if first.state != "slower":
-        needed = f"about {first.rounds_needed} rounds more would decide" if first.rounds_needed else "more rounds help"
-        reason = "the interval lies below the margin" if first.state == "not slower" else needed
+        reason = "the interval lies below the margin" if first.state == "not slower" else _estimate_rounds(first)
         return Verdict(first.state, first, first.rounds, reason)
     if second is None:
         return Verdict("undecided", first, first.rounds, "an alarm that was not checked in new processes")
@@ -119,4 +118,12 @@ def judge_ratios(first: Look, second: Look | None) -> Verdict:
         return Verdict("slower", second, rounds, "confirmed in new processes")
     if second.state == "not slower":
         return Verdict("not slower", second, rounds, "a first alarm could not be repeated")
-    return Verdict("undecided", second, rounds, "a first alarm is neither confirmed nor refuted; more rounds help")
+    reason = f"a first alarm is neither confirmed nor refuted; {_estimate_rounds(second)}"
+    return Verdict("undecided", second, rounds, reason)
+
+
+def _estimate_rounds(look: Look) -> str:
+    """Return how many more rounds would decide, in words."""
+    if look.rounds_needed:
+        return f"about {look.rounds_needed} rounds more would decide"
+    return f"the ratios so far give no estimate below {MOST_NEEDED} further rounds"

@@ -17,13 +17,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from suite import orphan
+from suite import orphan, signals
 from suite.contract import UserError
 from suite.regress.benchmarks import METRICS, Benchmark
 from suite.regress.sides import Side
 
 DONE = (0, 3)  # exit codes of a run that is recorded; 3: it missed a target that the run required
-INTERRUPTED = (130, 143)
 LINES = 12  # of the output of a failed run that are shown
 TURN, STEPS = 0.02, 10  # a turn has at least so many seconds, and so many steps: a stop is then in few of them
 GRACE = 5.0  # seconds in which the output of a killed process is read
@@ -113,7 +112,7 @@ class Run:
                 output, _ = self._process.communicate(timeout=GRACE)
             self._fail(f"a run took longer than {LIMIT:g} s", output)
         code, result = self._process.returncode, self._path / "run" / "result.json"
-        if code in INTERRUPTED:
+        if code in signals.CODES.values():
             raise KeyboardInterrupt
         if code not in DONE or not result.exists():
             self._fail(f"a run failed with exit code {code}", self._output or "")

@@ -5,10 +5,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from suite.contract import UserError
 from suite.entries.intake import find_files
+from suite.record import record
 from suite.record.environment import describe_environment, describe_machine
 from suite.record.result import Result
 from suite.regress.benchmarks import Benchmark
@@ -107,7 +108,7 @@ def list_shared(sides: Sequence[Saved], alone: bool) -> list[Benchmark]:
 
 def _either(file: Path, metric: str) -> Report:
     def parse(content: dict[str, Any]) -> Report:
-        return _result(cast("Result", content), metric) if "spec" in content else _report(content)
+        return _result(record.make_result(content), metric) if "spec" in content else _report(content)
 
     return _parsed(file, parse, "a report of suite regress --json, or a result of a run")
 
@@ -135,13 +136,11 @@ def _measured(entries: list[dict[str, Any]]) -> Iterator[tuple[Benchmark, tuple[
             yield Benchmark(str(entry["name"]), tuple(map(str, entry["run"])), str(entry["metric"])), numbers
 
 
-def _result(content: Result, metric: str) -> Report:
-    spec = content["spec"]
-    data, ranks = spec["config"]["task"].get("data"), f"{spec['world']} ranks" if (spec["world"] or 1) > 1 else ""
-    words = "/".join(filter(None, [spec["task"], data, spec["optimizer"]])), spec["comm"], ranks, spec["backend"]
+def _result(result: Result, metric: str) -> Report:
+    spec = result.spec
+    data, ranks = spec.config["task"].get("data"), f"{spec.world} ranks" if (spec.world or 1) > 1 else ""
+    words = "/".join(filter(None, [spec.task, data, spec.optimizer])), spec.comm, ranks, spec.backend
     benchmark = Benchmark(" ".join(filter(None, words)), (), metric)
-    value = benchmark.value(content, math.nan)
+    value = benchmark.value(result.plain(), math.nan)
     # results have no date; the order of the seeds pairs runs of one seed
-    return Report(
-        f"{spec['seed']:09}", content["hash"], describe_environment(content["environment"]), {benchmark: (value,)}
-    )
+    return Report(f"{spec.seed:09}", result.hash, describe_environment(result.environment), {benchmark: (value,)})

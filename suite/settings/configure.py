@@ -3,23 +3,20 @@
 Hydra alone selects files, merges them and interpolates. No framework and no member is imported.
 """
 
-import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.contract import UserError
+from suite.contract import UserError, suggest_names
 from suite.load import (
     Plain,
     find_members,
     is_node,
     list_options,
-    load_member,
-    load_settings,
     read_preset,
-    suggest_names,
 )
+from suite.nodes import load_settings
 from suite.settings import recipes
 from suite.settings.composition import compose_overrides
 from suite.settings.overrides import (
@@ -32,7 +29,7 @@ from suite.settings.overrides import (
     key_of,
     render_command,
 )
-from suite.settings.rates import SHAPES
+from suite.settings.rates import list_unread
 from suite.settings.run import AnyRun, BaselineRun, Run, read_run
 
 # Parts of `comm` and their groups. Each is a member's name, or {module: …} with its options.
@@ -77,6 +74,7 @@ def resolve(overrides: Sequence[str], directory: Path | None = None) -> AnyRun:
     config.pop("tuned", None)
     _reject_keys_without_group(config, cleaned)
     _reject_unlisted(config, cleaned, directory)
+    _reject_other_launch(cleaned, directory)
     if config.get("baseline"):
         return read_run(_of_baseline(config, cleaned, directory))
     run = read_run(config)
@@ -120,6 +118,9 @@ def compose_nodes(overrides: Sequence[str], directory: Path | None = None) -> di
         line = re.sub(r"^Error merging override \++(.*)", r"\1: not of the setting's type", _first_line(error))
         raise UserError(place + line) from error
     if not isinstance(nodes.get("task"), dict):
+        known = {*Run.model_fields, *CHOICES}
+        if unknown := [key for key in map(key_of, overrides) if key.partition(".")[0] not in known]:  # maybe task
+            raise UserError(f"{unknown[0]}: unknown; {suggest_names(unknown[0], known)}")
         raise UserError(f"no task; set task=NAME: {', '.join(list_options('task', directory))}")
     for group in ("optimizer", "comm"):
         if not isinstance(nodes.get(group), dict):
@@ -207,14 +208,14 @@ def reject_unread(run: AnyRun, overrides: Sequence[str], directory: Path | None 
         raise UserError(f"data_dir={run.data_dir}: {reason}; choose task.data=, or see: {listing}")
     if isinstance(run, BaselineRun):
         return
-    shape = run.schedule.shape
-    for name in ("power", "boundaries", "factor"):
-        if f"schedule.{name}" in map(key_of, overrides) and name not in inspect.signature(SHAPES[shape]).parameters:
+    for name in list_unread(run.schedule.shape):
+        if f"schedule.{name}" in map(key_of, overrides):
             raise UserError(
-                f"schedule.{name}: schedule.shape={shape} does not read it; set another shape, or leave it out"
+                f"schedule.{name}: schedule.shape={run.schedule.shape} does not read it; "
+                "set another shape, or leave it out"
             )
     policy = run.comm.policy
-    chooses = policy and "network" in vars(load_member(policy.module)).get("READS", ())
+    chooses = policy and "network" in vars(policy.member).get("READS", ())
     if run.network and not (chooses or run.partition):
         raise UserError(
             f"network={run.network.name}: a run uses the real network; only `suite plan` projects to another one, and "
@@ -306,6 +307,21 @@ def _reject_keys_without_group(config: Mapping[str, Plain], overrides: Sequence[
             raise UserError(f"{key}: unknown; did you mean {' or '.join(places)}?")
 
 
+def _reject_other_launch(overrides: Sequence[str], directory: Path | None) -> None:
+    """Reject a setting of another way to start processes, as `launch.minutes=5` without `launch=slurm`.
+
+    Raises:
+        UserError: naming the ways that read it.
+    """
+    chosen = next((word.partition("=")[2] for word in reversed(overrides) if key_of(word) == "launch"), "local")
+    presets = {name: read_preset("launch", name, directory) for name in list_options("launch", directory)}
+    for key in map(key_of, overrides):
+        group, *rest = key.split(".")
+        owners = [name for name, preset in presets.items() if rest and rest[0] in preset]
+        if group == "launch" and owners and chosen not in owners:
+            raise UserError(f"{key}: launch={chosen} does not read it; set launch={' or '.join(owners)} as well")
+
+
 def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], directory: Path | None) -> None:
     """Reject options that a preset sets for another optimizer, and what the YAML file of an outside member lacks.
 
@@ -324,11 +340,24 @@ def _reject_unlisted(config: Mapping[str, Any], overrides: Sequence[str], direct
         if unknown and unknown[0] not in typed:
             presets = [word for word in overrides if word.startswith(("comm=", "recipe=", "experiment="))]
             cause = f"{' or '.join(presets) or 'a preset'} is for another {group}"
+            if fitting := _list_having(group, set(unknown), directory):
+                cause += f"; set {group}={' or '.join(fitting)}"
             raise UserError(f"{group}.{unknown[0]}: {node['name']} has no such option; {cause}")
         if unknown:
             raise UserError(f"{group}.{unknown[0]}: unknown; {suggest_names(unknown[0], known - {'name', 'module'})}")
         if settings is None:
             _check_types(node, listed, group)
+
+
+def _list_having(group: str, names: set[str], directory: Path | None) -> list[str]:
+    """List the choices of a group that have all of these settings."""
+    fitting: list[str] = []
+    for choice in list_options(group, directory):
+        preset = read_preset(group, choice, directory)
+        declared = load_settings(preset["module"]) if "module" in preset else None
+        if names <= (declared.model_fields if declared else preset).keys():
+            fitting.append(choice)
+    return fitting
 
 
 def _check_types(node: Mapping[str, Plain], defaults: Mapping[str, Plain], group: str) -> None:

@@ -1,6 +1,6 @@
 """Writes `conf/optimizer/<member>.yaml` and `docs/settings.md` from the declared settings.
 
-Run `python -m suite.settings.presets` after a change of a member's `settings.py`.
+Run `python -m suite.settings.presets` after a change of a member's settings.
 """
 
 import textwrap
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from suite.comm.settings import CommSettings, FactorSettings
 from suite.declared import Declared, effects_of, explain_field, has_groups
-from suite.load import find_members, load_settings
+from suite.load import find_members
+from suite.nodes import load_settings
 from suite.settings.run import PartitionSettings, Run
 from suite.settings.schedule import ScheduleSettings
 

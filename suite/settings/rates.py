@@ -14,7 +14,7 @@ from suite.nodes import OptimizerSettings
 from suite.settings.schedule import ScheduleSettings
 
 
-def constant(progress: float) -> float:
+def constant() -> float:
     """Return 1."""
     return 1.0
 
@@ -34,9 +34,9 @@ def polynomial(progress: float, power: float) -> float:
     return (1.0 - progress) ** power
 
 
-def staircase(progress: float, boundaries: list[float], factor: float) -> float:
-    """From 1, multiplied by `factor` at each boundary, a fraction of the run (Goyal et al. 2017, §5.1)."""
-    return factor ** sum(progress >= boundary for boundary in boundaries)
+def staircase(boundaries: Sequence[float], factor: float) -> float:
+    """From 1, multiplied by `factor` at each boundary (Goyal et al. 2017, §5.1); `boundaries` are those passed."""
+    return factor ** len(boundaries)
 
 
 def inverse_sqrt(progress: float, warmups: float) -> float:
@@ -60,6 +60,11 @@ SHAPES: Mapping[str, Callable[..., float]] = {
 }
 
 
+def count_steps(share: float, total: int) -> int:
+    """Return the number of steps in a share of a run, to the nearest: 0.6666667 of 14,076 steps are 9,384."""
+    return round(share * total)
+
+
 def compute_factor(step: int, total: int, schedule: ScheduleSettings) -> float:
     """Return the factor of the learning rate at update `step` (from 0) of `total`.
 
@@ -71,18 +76,29 @@ def compute_factor(step: int, total: int, schedule: ScheduleSettings) -> float:
     Raises:
         UserError: the shape lacks an option.
     """
-    warmup = round(schedule.warmup * total) if 0 < schedule.warmup < 1 else schedule.warmup
-    if step < warmup:
-        start = schedule.warmup_start
-        return start + (1.0 - start) * ((step + 1) / warmup) ** schedule.warmup_power
+    warmup = count_steps(schedule.warmup, total) if 0 < schedule.warmup < 1 else schedule.warmup
     begin, end = warmup if schedule.begin is None else schedule.begin, schedule.end or total
+    # a run that ends within its warm-up never reaches the shape; a search cuts such runs short
+    if schedule.end is not None and end <= begin < total and "end" not in list_unread(schedule.shape):
+        raise UserError(f"schedule.end={end:g}: must be after the warm-up of {begin:g} steps")
     progress = min(max((step - begin) / max(end - begin, 1), 0.0), 1.0)
-    shape = SHAPES[schedule.shape]
-    values = {**dict(schedule), "warmups": (end - begin) / max(warmup, 1)}
-    options = {name: values[name] for name in list(inspect.signature(shape).parameters)[1:]}
+    values = {**dict(schedule), "progress": progress, "warmups": (end - begin) / max(warmup, 1)}
+    if schedule.boundaries is not None:
+        values["boundaries"] = [share for share in schedule.boundaries if step >= count_steps(share, int(end))]
+    options = {name: values[name] for name in inspect.signature(SHAPES[schedule.shape]).parameters}
     if absent := [name for name, value in options.items() if value is None]:
         raise UserError(f"schedule.shape={schedule.shape}: needs {absent[0]}; set schedule.{absent[0]}=VALUE")
-    return max(shape(progress, **options), schedule.floor)
+    if step < warmup:
+        start = schedule.warmup_start  # a length of 2.5 steps ends within the third
+        return start + (1.0 - start) * min((step + 1) / warmup, 1.0) ** schedule.warmup_power
+    return max(SHAPES[schedule.shape](**options), schedule.floor)
+
+
+def list_unread(shape: str) -> list[str]:
+    """List the settings of a schedule that a shape does not read."""
+    read = set(inspect.signature(SHAPES[shape]).parameters)
+    read |= {"begin", "end"} if "progress" in read else {"end"} if "boundaries" in read else set()
+    return [name for name in ("power", "boundaries", "factor", "begin", "end") if name not in read]
 
 
 def schedule_values(

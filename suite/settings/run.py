@@ -30,10 +30,10 @@ class PartitionSettings(Declared):
     micro_batches: int = setting(4, "micro-batches of a step, over all pipelines", at_least=1)
     schedule: Literal["1f1b", "gpipe"] = setting("1f1b", "order of forward and backward passes")
     activations: Part | None = setting(None, "preset of comm whose codec encodes what crosses a cut")
-    memory_gib: float = setting(16.0, "memory of one device in GiB", at_least=0.001)
+    memory_gib: float = setting(16.0, "memory of one device in GiB; a plan uses at most 90 % of it", at_least=0.001)
     tflops: float | None = setting(None, "10¹² operations a second of one device; null: timed here", at_least=1e-6)
-    bandwidth_gb: float | None = setting(None, "10⁹ bytes a second of its memory", at_least=1e-6)
-    overhead_us: float = setting(0.0, "microseconds to start one operation", at_least=0)
+    bandwidth_gb: float | None = setting(None, "10⁹ bytes a second of its memory; with tflops", at_least=1e-6)
+    overhead_us: float = setting(0.0, "microseconds to start one operation; with tflops", at_least=0)
     check: bool = setting(True, "compare the stages with the model before the first step", affects=NOTHING)
     rannc_compat: bool = setting(False, "for `suite plan`: choose the stages by RaNNC's original rules")
 
@@ -42,6 +42,9 @@ class TrackSettings(Declared):
     """Where a run is shown beside its directory."""
 
     name: Literal["mlflow", "none"] = setting(..., "mlflow, or none", affects=NOTHING)
+    published: bool = setting(
+        True, "also send published rows of the task, to an experiment of their own", affects=NOTHING
+    )
 
 
 class Tuning(Options):
@@ -72,7 +75,9 @@ class _Common(Declared):
         role="replicate",
     )
     threads: PositiveInt | Literal["auto"] = setting(
-        "auto", "threads of each process; auto takes OMP_NUM_THREADS, else divides the cores", affects=TIME
+        "auto",
+        "threads of each process; auto takes OMP_NUM_THREADS, else divides the cores, or a container's share of them",
+        affects=TIME,
     )
     tuning: Tuning = setting(
         Tuning(source="defaults", trials=0), "where the settings come from", affects=NOTHING, role="provenance"
@@ -131,7 +136,9 @@ class Run(_Common):
     accumulate: int = setting(1, "micro-batches per step", at_least=1)
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where it trains", affects=TIME)
     precision: Literal["float32", "float64", "tf32", "bfloat16"] = setting(
-        "float32", "arithmetic of the model; only tf32 allows TF32, and bfloat16 keeps all but the model in float32"
+        "float32",
+        "arithmetic of the model in training; only tf32 allows TF32; bfloat16 rounds products and activations, and "
+        "keeps weights, loss, sums of many terms, statistics, optimizer and evaluation in float32",
     )
     deterministic: bool = setting(False, "on a GPU: use only bitwise reproducible kernels")
     compile: bool = setting(False, "torch.compile")

@@ -17,9 +17,11 @@ class ScheduleSettings(Declared):
     begin: float | None = setting(None, "step at which the shape begins; null: the end of the warm-up", at_least=0)
     end: float | None = setting(None, "step at which it ends, possibly after the run; null: the last one", at_least=1)
     power: float | None = setting(None, "of polynomial", at_least=0)
-    boundaries: tuple[float, ...] | None = setting(None, "of staircase: rising shares of the run at which it falls")
+    boundaries: tuple[float, ...] | None = setting(
+        None, "of staircase: rising shares of the run, or of `end`, after which it falls"
+    )
     factor: float | None = setting(None, "of staircase, at each boundary; of exponential, at the end", at_least=0)
-    floor: float = setting(0.0, "smallest factor", at_least=0, at_most=1)
+    floor: float = setting(0.0, "smallest factor after the warm-up", at_least=0, at_most=1)
     momentum_follows: bool = setting(False, "multiply the momentum by the same factor")
 
     def model_post_init(self, context: Any) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from suite.contract import UserError
-from suite.load import suggest_names
+from suite.contract import UserError, suggest_names
 
 FOLDER = Path(__file__).parent
 USAGE = "usage: python -m suite.studies NAME SEED key=value..."

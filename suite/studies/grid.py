@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from suite import orphan
+from suite import orphan, output, signals
+from suite.load import from_yaml
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "results" / "runs"
@@ -70,9 +71,7 @@ class Cell:
         """What `suite tune` wrote about this data into the recipe; empty if it has not."""
         if not self.recipe.exists():
             return {}
-        import yaml
-
-        return yaml.safe_load(self.recipe.read_text(encoding="utf-8")).get("tuned", {}).get(self.data, {})
+        return from_yaml(self.recipe.read_text(encoding="utf-8")).get("tuned", {}).get(self.data, {})
 
     @property
     def tuned(self) -> bool:
@@ -177,7 +176,7 @@ def _suite(*words: str) -> int:
     print("suite", *words, flush=True)
     bind = partial(orphan.bind_to_parent, os.getpid())
     code = subprocess.run([sys.executable, "-m", "suite", *words], cwd=ROOT, preexec_fn=bind).returncode
-    if code in (130, 143):
+    if code in signals.CODES.values():
         sys.exit(code)
     return code
 
@@ -191,9 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print what is missing, and run nothing")
     parser.add_argument("--tune", action="store_true", help="only tune; commit the recipes before the reported runs")
     chosen = parser.parse_args(arguments)
-    import yaml
 
-    grid = yaml.safe_load((ROOT / "results" / "grid.yaml").read_text(encoding="utf-8"))
+    grid = from_yaml((ROOT / "results" / "grid.yaml").read_text(encoding="utf-8"))
     made = committed(RUNS.rglob("*.json"), grid["trials"])
     code = 0
     for cell in cells(grid):
@@ -215,4 +213,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with output.drop_unwritable():
+        code = main()
+    sys.exit(code)

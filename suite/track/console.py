@@ -55,11 +55,11 @@ class Console:
 
     Args:
         run: the run.
-        task: the run's task; None if only a result is shown.
+        task: the run's task.
         brief: whether to leave out the published rows and the notes on data: the run is one of a sweep or a search.
     """
 
-    def __init__(self, run: AnyRun, task: Task | None, *, brief: bool = False):
+    def __init__(self, run: AnyRun, task: Task, *, brief: bool = False):
         self.run, self.task, self.brief = run, task, brief
         self._live: Live | None = None
         self._shown = time.monotonic() - REDRAW
@@ -70,7 +70,6 @@ class Console:
 
     def opening(self) -> None:
         """Print what runs, and what is done before the first step."""
-        assert self.task is not None
         print(describe_run(self.run, self.task), flush=True)
         if caution := recipes.warn_untuned(self.run):
             print(f"note: {caution}", flush=True)
@@ -87,7 +86,6 @@ class Console:
             self._loss = event.loss
             self._show(event)
         if isinstance(event, Evaluated):
-            assert self.task is not None
             self._metrics = event.metrics
             self._explain(event.metrics)
             self._met |= {rung for rung, target in enumerate(self.task.targets) if target.met(event.metrics)}
@@ -101,10 +99,6 @@ class Console:
             f"interrupted ({event.outcome['signal']}): saved in {directory}; "
             f"the same command continues from step {event.step:,}"
         )
-
-    def reused(self, directory: Path) -> None:
-        """Print that the run has a result already."""
-        print(f"this run has a result already: {directory / 'result.json'}; to run it again, set force=true")
 
     def closing(self, result: Result, path: Path, rows: Sequence[Row]) -> None:
         """Print the result: the ladder, and the published rows to compare it with."""
@@ -130,6 +124,8 @@ class Console:
 
     def _explain(self, metrics: Mapping[str, float | None]) -> None:
         """Print each undefined metric once, with the task's reason if it gives one."""
+        if metrics and all(value is None for value in metrics.values()):
+            return  # the model's outputs are not finite, and the outcome says so
         reasons = self.task.undefined if isinstance(self.task, Explains) else {}
         for name in sorted(name for name, value in metrics.items() if value is None and name not in self._undefined):
             self._undefined.add(name)
@@ -152,7 +148,6 @@ class Console:
         """One line of progress: step, loss, metric, distance to the next and the last target, and time."""
         from suite.track.words import format_duration
 
-        assert self.task is not None
         targets = self.task.targets
         name = targets[-1].metric if targets else next(iter(self._metrics), None)
         open_rungs = [target for rung, target in enumerate(targets) if rung not in self._met]

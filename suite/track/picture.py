@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from suite.record.result import Result
+from suite.record.result import Decision, Result
 
 
 def draw_curve(result: Result, events: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
@@ -23,28 +23,27 @@ def draw_curve(result: Result, events: Sequence[Mapping[str, Any]], *, title: st
     from matplotlib.figure import Figure
 
     steps = [event for event in events if event["event"] == "step"]
-    points, targets = result["curve"], result["targets"]
-    metric = (
-        targets[-1]["metric"] if targets else next((name for point in points for name in point["metrics"]), "metric")
-    )
-    lines = [target["value"] for target in targets if target["metric"] == metric]
-    with matplotlib.rc_context({"svg.hashsalt": result["execution_id"], "svg.fonttype": "none", "font.size": 9}):
+    points, targets = result.curve, result.targets
+    metric = targets[-1].metric if targets else next((name for point in points for name in point.metrics), "metric")
+    lines = [target.value for target in targets if target.metric == metric]
+    with matplotlib.rc_context({"svg.hashsalt": result.execution_id, "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(8, 5), layout="constrained")
-        figure.suptitle(f"{result['spec']['task']} · {title} · {result['data']['label']}")
+        figure.suptitle(f"{result.spec.task} · {title} · {result.data.label}")
         panels = figure.subplots(2, 2, sharex="col", sharey="row")
         for column, (key, label) in enumerate((("step", "steps"), ("train_seconds", "training seconds"))):
             upper, lower = panels[0][column], panels[1][column]
             upper.plot([step[key] for step in steps], [step["loss"] for step in steps], linewidth=1)
             lower.plot(
-                [point[key] for point in points], [_drawn(point["metrics"][metric]) for point in points], marker="."
+                [getattr(point, key) for point in points],
+                [_drawn(point.metrics[metric]) for point in points],
+                marker=".",
             )
             for line in lines:
                 lower.axhline(line, color="grey", linestyle=":", linewidth=1)
-            for decision in result.get("decisions", ()):
-                upper.axvline(decision[key], color="grey", linestyle="--", linewidth=1)
-                upper.text(
-                    decision[key], 1.0, _mode(decision), transform=upper.get_xaxis_transform(), fontsize=6, va="top"
-                )
+            for decision in result.decisions or ():
+                place = getattr(decision, key)
+                upper.axvline(place, color="grey", linestyle="--", linewidth=1)
+                upper.text(place, 1.0, _mode(decision), transform=upper.get_xaxis_transform(), fontsize=6, va="top")
             lower.set_xlabel(label)
         panels[0][0].set_ylabel("training loss")
         panels[1][0].set_ylabel(f"validation {metric}")
@@ -58,7 +57,7 @@ def _drawn(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _mode(decision: Mapping[str, Any]) -> str:
+def _mode(decision: Decision) -> str:
     """Return the communication mode of a decision, in one line or one line for each kind of parameter."""
-    mode = decision["mode"]
+    mode = decision.mode
     return mode if isinstance(mode, str) else "\n".join(f"{kind}: {name}" for kind, name in mode.items())

@@ -42,14 +42,15 @@ def list_points(result: Result, events: Iterable[Mapping[str, Any]], *, finished
             add(f"by_millisecond/{name}", value, time, round(1000 * time))
         for name, value in event.get("hyper", {}).items():
             add(f"hyper/{name}", value, event["train_seconds"], event["step"])
-    for target in result["targets"]:
-        if target["reached"]:
-            at = target["train_seconds"] or 0.0, target["step"] or 0
-            for name, key in (("seconds", "train_seconds"), ("steps", "step"), ("samples", "samples")):
-                add(f"time_to/{target['label']}/{name}", target[key], *at)
+    for target in result.targets:
+        if target.reached:
+            at = target.train_seconds or 0.0, target.step or 0
+            spent = {"seconds": target.train_seconds, "steps": target.step, "samples": target.samples}
+            for name, value in spent.items():
+                add(f"time_to/{target.label}/{name}", value, *at)
     if finished:
         for name, value in _totals(result).items():
-            add(name, value, result["train_seconds"] or 0.0, result["steps"])
+            add(name, value, result.train_seconds or 0.0, result.steps)
     return collected
 
 
@@ -62,9 +63,9 @@ def _series(event: Mapping[str, Any]) -> dict[str, float | None]:
 
 def _totals(result: Result) -> dict[str, float | None]:
     """Return the values of a whole run, by key."""
-    quantiles = {f"step_seconds/{name}": value for name, value in result["step_seconds"].items()}
+    quantiles = {f"step_seconds/{name}": value for name, value in result.step_seconds}
     names = ("train_seconds", "wall_seconds", "compile_seconds", "peak_memory_bytes", "parameters", "steps", "samples")
-    counted = {"flops": result["flops"]["trained"]} if "flops" in result else {}
-    explored = {name: result.get(name) for name in ("explored", "predicted_step_seconds") if name in result}
-    optimizer = {f"optimizer/{name}": value for name, value in result.get("optimizer", {}).items()}
-    return quantiles | counted | explored | optimizer | {name: result[name] for name in names}
+    counted = {"flops": result.flops.trained} if result.flops else {}
+    known = {"explored": result.explored, "predicted_step_seconds": result.predicted_step_seconds}
+    optimizer = {f"optimizer/{name}": value for name, value in (result.optimizer or {}).items()}
+    return quantiles | counted | known | optimizer | {name: getattr(result, name) for name in names}

@@ -11,6 +11,7 @@ from suite import disk
 from suite.contract import UserError
 from suite.record import record
 from suite.track import server
+from suite.track.parent import SWEEP
 from suite.track.server import Client, Run
 from suite.track.view import CURVE, DIGEST, REPORT, hash_files
 
@@ -19,8 +20,9 @@ def pull_runs(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]
     """Write every finished run in MLflow to `<out>/<task>/<hash>`, unless it is there already.
 
     Yields:
-        (directory, outcome) for each run: `written`, `there`, or `rejected: …` if its files do not match its tags; then
-        nothing is written.
+        (directory, outcome) for each run: `written`; `there`; `left out: …` if it has no result yet; or `rejected: …`
+        if its files do not match its tags, or differ from those of its execution that are there; then nothing is
+        written.
 
     Raises:
         UserError: if MLflow does not answer.
@@ -29,7 +31,15 @@ def pull_runs(out: Path, *, uri: str | None = None) -> Iterator[tuple[Path, str]
     with server.connect_client(uri) as client:
         experiments = [experiment.experiment_id for experiment in _experiments(client)]
         for run in server.search_runs(client, experiments, "tags.published = 'false'"):
-            if DIGEST + "result.json" in run.data.tags:
+            tags = run.data.tags
+            if SWEEP in tags:
+                continue  # the parent of runs
+            if DIGEST + "result.json" not in tags:
+                cause = f"MLflow run {run.info.run_id} has no result ({run.info.status.lower()})"
+                yield out, f"left out: {cause}"
+            elif lacking := [name for name in ("task", "hash", "execution_id") if not tags.get(name)]:
+                yield out, f"rejected: MLflow run {run.info.run_id}: has no tag {lacking[0]}"
+            else:
                 yield _pull(client, run, out)
 
 
@@ -38,6 +48,9 @@ def _pull(client: Client, run: Run, out: Path) -> tuple[Path, str]:
     base = out / Path(tags["task"]).name / Path(tags["hash"]).name
     present = next((folder for folder in _executions(base) if _execution(folder) == tags["execution_id"]), None)
     if present:
+        if changed := _find_changes(present, tags):
+            cause = f"the execution {tags['execution_id']} is in {present}, but with another {changed[0]}"
+            return base, f"rejected: MLflow run {run.info.run_id}: {cause}"
         return present, "there"
     with tempfile.TemporaryDirectory(dir=out, prefix=".pull-") as temporary:
         folder = Path(temporary, "run")
@@ -64,15 +77,18 @@ def _check(folder: Path, tags: dict[str, str]) -> None:
     Raises:
         UserError: if they are not.
     """
-    expected = {name: value for name, value in tags.items() if name.startswith(DIGEST)}
-    changed = sorted(name.removeprefix(DIGEST) for name, _ in expected.items() ^ hash_files(folder).items())
-    if changed:
-        raise UserError(f"{', '.join(dict.fromkeys(changed))}: not the file that was sent (sha256)")
-    result = disk.read_json(folder / "result.json")
-    spec = result["spec"]
-    recorded = (record.hash_of(result), result["hash"], result["execution_id"], spec["task"])
+    if changed := _find_changes(folder, tags):
+        raise UserError(f"{', '.join(changed)}: not the file that was sent (sha256)")
+    result = record.read_result(folder / "result.json")
+    recorded = (record.hash_of(result), result.hash, result.execution_id, result.spec.task)
     if recorded != (tags["hash"], tags["hash"], tags["execution_id"], tags["task"]):
         raise UserError(f"result.json belongs to another run than the tags hash, execution_id and task: {recorded}")
+
+
+def _find_changes(folder: Path, tags: dict[str, str]) -> list[str]:
+    """Return the names of the files that differ from those that were sent, or that only one side has."""
+    expected = {name: value for name, value in tags.items() if name.startswith(DIGEST)}
+    return sorted({name.removeprefix(DIGEST) for name, _ in expected.items() ^ hash_files(folder).items()})
 
 
 def _experiments(client: Client) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from suite import published
+from suite.published import Row
 from suite.published.matching import choose_rows, select_comparable
 from suite.record import record
 from suite.record.result import Result
@@ -33,27 +34,30 @@ class Report:
     curve: str | None = None
 
 
-def make_report(result: Result, *, claims: Sequence[str] = (), curve: bytes | None = None) -> Report:
+def make_report(
+    result: Result, *, rows: Sequence[Row] | None = None, claims: Sequence[str] = (), curve: bytes | None = None
+) -> Report:
     """Return what there is to say about a run.
 
     Args:
         result: contents of its result.json.
+        rows: every published row of its task; None: they are looked up.
         claims: a sentence for each claim that the run bears on.
         curve: its curves as SVG.
     """
-    spec = result["spec"]
-    parts = [spec["task"], record.method_of(spec), spec.get("comm"), spec.get("backend"), f"seed {spec['seed']}"]
-    rows = published.find_rows(spec["task"])
-    nearest = choose_rows(rows, record.load_run(result), samples=result["data"]["samples"].get("train", 0))
+    spec = result.spec
+    parts = [spec.task, record.method_of(spec), spec.comm, spec.backend, f"seed {spec.seed}"]
+    rows = published.find_rows(spec.task) if rows is None else rows
+    nearest = choose_rows(rows, record.load_run(result), samples=result.data.samples.get("train", 0))
     tables: list[tuple[str, list[str], list[list[str]]]] = [("Targets", list(words.LADDER), words.list_ladder(result))]
     if nearest:
         tables.append(("Published rows", list(words.PUBLISHED), words.published_cells(nearest)))
     tables.append(("Environment", ["", ""], list_environment(result)))
     comparison = published.compare_rows(
-        spec["task"],
-        select_comparable(rows, spec["task"]),
-        stand_in=spec["scale"] != "paper",
-        batch_size=spec["batch_size"],
+        spec.task,
+        select_comparable(rows, spec.task),
+        stand_in=spec.scale != "paper",
+        batch_size=spec.batch_size,
     )
     svg = None if curve is None else curve.decode()[curve.decode().index("<svg") :]
     plain = [(caption, [_plain(head) for head in heads], cells) for caption, heads, cells in tables if cells]
@@ -72,13 +76,15 @@ def list_facts(result: Result) -> list[str]:
         words.describe_outcome(result) + (f". Not reached: {', '.join(missed)}" if missed else ""),
         words.describe_speed(result),
     ]
-    if result.get("busy_pauses"):
+    if crowding := words.describe_crowding(result):
+        lines.append(crowding)
+    if result.busy_pauses:
         lines.append(words.warn_unbilled(result))
-    if "kernel" in result["bytes"]:
-        lines.append(words.describe_wire(result["bytes"]))
-    data = result["data"]
-    note = f"; {data['note']}" if data["note"] else ""
-    lines.append(f"data: {data['label']}, {data['samples'].get('train', 0):,} training {data['unit']}{note}")
+    if result.bytes.kernel:
+        lines.append(words.describe_wire(result.bytes.sent, result.bytes.kernel))
+    data = result.data
+    note = f"; {data.note}" if data.note else ""
+    lines.append(f"data: {data.label}, {data.samples.get('train', 0):,} training {data.unit or 'samples'}{note}")
     if losses := record.read_data(data).losses():
         lines.append(f"data: {losses}")
     return [line[:1].upper() + line[1:] for line in lines]
@@ -86,19 +92,19 @@ def list_facts(result: Result) -> list[str]:
 
 def list_environment(result: Result) -> list[list[str]]:
     """Machine, versions, source and command of a run, as rows of a table."""
-    made = result["environment"]
-    gpus = ", ".join(map(str, made.get("gpus", ())))  # results of older versions do not name any
-    versions = made["frameworks"] | made.get("gpu_software", {})
+    made = result.environment
+    gpus = ", ".join(map(str, made.gpus or ()))  # results of older versions do not name any
+    versions = made.frameworks | (made.gpu_software or {})
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
-    source = f"{made['commit'] or 'unknown'}{' with uncommitted changes' if made['dirty'] else ''}"
-    tuning = result["tuning"]
+    source = f"{made.commit or 'unknown'}{' with uncommitted changes' if made.dirty else ''}"
+    tuning = result.tuning
     return [
-        ["machine", f"{made['cpu']}, {made['cores']} cores, {made['memory_bytes'] / 2**30:.0f} GiB"],
+        ["machine", f"{made.cpu}, {made.cores} cores, {made.memory_bytes / 2**30:.0f} GiB"],
         ["accelerators", gpus or "none"],
-        ["versions", f"Python {made['python']}, {packages}"],
+        ["versions", f"Python {made.python}, {packages}"],
         ["commit", source],
-        ["tuning", f"{tuning['source']}, {tuning['trials']} trials"],
-        ["command", result["command"]],
+        ["tuning", f"{tuning.source}, {tuning.trials} trials"],
+        ["command", result.command],
     ]
 
 

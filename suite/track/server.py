@@ -23,6 +23,7 @@ Client = (
 )
 Run = Any
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+MOST_TAG = 8000  # characters of a tag's value (mlflow.utils.validation)
 # By default, MLflow sends telemetry, prints every table that it creates and every run that ends, and logs tracebacks.
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -87,6 +88,12 @@ def search_runs(client: Client, experiments: list[str], condition: str) -> Itera
             return
 
 
+def is_deleted(client: Client, name: str) -> bool:
+    """Return whether there was an experiment called `name` that was deleted, and can be restored."""
+    existing = client.get_experiment_by_name(name)
+    return bool(existing) and existing.lifecycle_stage == "deleted"
+
+
 def find_experiment(client: Client, name: str) -> str:
     """Find the id of the experiment called `name`, which is created if it does not exist.
 
@@ -99,8 +106,9 @@ def find_experiment(client: Client, name: str) -> str:
     if existing and existing.lifecycle_stage == "deleted":
         where = shlex.quote(show_address(client.tracking_uri))
         raise UserError(
-            f"MLflow: the experiment {name} was deleted; to restore it, run `MLFLOW_TRACKING_URI={where} mlflow "
-            f"experiments restore --experiment-id {existing.experiment_id}`, then `suite sync`"
+            f"MLflow: the experiment {name} was deleted; to restore it with all its runs, also those that were deleted "
+            f"one by one, run `MLFLOW_TRACKING_URI={where} mlflow experiments restore --experiment-id "
+            f"{existing.experiment_id}`, then `suite sync`, which deletes superseded runs again"
         )
     if existing:
         for key, value in KIND.items():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suite import disk
+from suite.record import record
 from suite.record.result import Result
 from suite.track.closing import make_columns
 from suite.track.console import format_metric, make_printer
@@ -39,9 +39,9 @@ def make_table(runs: Sequence[Run]) -> "Table":
         if path is None or not path.exists():
             table.add_row(name, "no result", "", "", "", str(directory or "rejected"))
         else:
-            result = disk.read_json(path)
+            result = record.read_result(path)
             table.add_row(name, *_numbers(result), str(path))
-            if result.get("busy_pauses"):
+            if result.busy_pauses:
                 table.caption = f"{TOO_LOW} too low: threads computed while the clock was stopped; see the run's output"
     return table
 
@@ -51,14 +51,14 @@ def _numbers(result: Result) -> list[str]:
 
     If no target was reached, `>` marks the steps and seconds that the run spent.
     """
-    ladder, kind, curve = result["targets"], result["outcome"]["kind"], result["curve"]
-    hits = [target for target in ladder if target["reached"]]
+    ladder, kind, curve = result.targets, result.outcome.kind, result.curve
+    hits = [target for target in ladder if target.reached]
     words = str(target_of(hits[-1])) if hits else "none"
     words += f", {kind}" if kind in ("diverged", "failed") else ""
     prefix, spent = ("", hits[-1:]) if hits else ("> ", curve[-1:])
-    step = [f"{prefix}{point['step']:,}" for point in spent if point["step"] is not None]
-    mark = f" {TOO_LOW}" if result.get("busy_pauses") else ""
-    seconds = [f"{prefix}{point['train_seconds']:.2f}{mark}" for point in spent]
-    metrics = curve[-1]["metrics"] if curve else {}
-    name = ladder[-1]["metric"] if ladder else next(iter(metrics), "")
+    step = [f"{prefix}{point.step:,}" for point in spent if point.step is not None]
+    mark = f" {TOO_LOW}" if result.busy_pauses else ""
+    seconds = [f"{prefix}{point.train_seconds:.2f}{mark}" for point in spent]
+    metrics = curve[-1].metrics if curve else {}
+    name = ladder[-1].metric if ladder else next(iter(metrics), "")
     return [words, *(step or [""]), *(seconds or [""]), format_metric(name, metrics) if name in metrics else ""]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite import disk, load
+from suite import disk
 from suite.contract import Task, UserError
 from suite.declared import Role
 from suite.record import record
@@ -50,7 +50,7 @@ class View:
     def status(self) -> str:
         """MLflow's word for the run's state."""
         if self.finished:
-            return "FAILED" if self.result["outcome"]["kind"] == "failed" else "FINISHED"
+            return "FAILED" if self.result.outcome.kind in ("failed", "diverged") else "FINISHED"
         # A process that has just been interrupted may still hold the lock.
         return "RUNNING" if self.alive and not self.ended_itself else "KILLED"
 
@@ -62,13 +62,13 @@ class View:
     @property
     def experiment(self) -> str:
         """Name of the experiment, which contains the runs of one task, scale and data."""
-        return experiment_name(self.run, self.result["data"]["name"])
+        return experiment_name(self.run, self.result.data.name)
 
     @property
     def name(self) -> str:
         """Optimizer, communication, backend and seed, such as kfac·float32·torch·s0, or trees (baseline)·s0."""
-        spec = self.result["spec"]
-        parts = (self.run.method, spec["comm"], spec["backend"], f"s{spec['seed']}")
+        spec = self.result.spec
+        parts = (self.run.method, spec.comm, spec.backend, f"s{spec.seed}")
         return "·".join(filter(None, parts))
 
     @property
@@ -92,22 +92,22 @@ class View:
 
     def tags(self) -> dict[str, str]:
         """Return the tags by which runs can be searched and compared."""
-        result, environment = self.result, self.result["environment"]
-        outcome = result["outcome"]["kind"] if self.ended_itself else self.status.lower()
+        result, environment = self.result, self.result.environment
+        outcome = result.outcome.kind if self.ended_itself else self.status.lower()
         values = {
-            "execution_id": result["execution_id"],
-            "hash": result["hash"],
+            "execution_id": result.execution_id,
+            "hash": result.hash,
             "published": "false",
-            **{name: result["spec"].get(name) for name in SPEC},
-            "device": result["segments"][-1]["device"],
-            "data": result["data"]["label"],
+            **{name: getattr(result.spec, name) for name in SPEC},
+            "device": result.segments[-1].device,
+            "data": result.data.label,
             "outcome": outcome,
-            "busy_pauses": result.get("busy_pauses") or None,  # training seconds are too low
-            "suite": environment["suite"],
-            "commit": environment["commit"],
-            "dirty": environment["dirty"],
-            "mlflow.source.name": result["command"],
-            "mlflow.source.git.commit": environment["commit"],
+            "busy_pauses": result.busy_pauses or None,  # training seconds are too low
+            "suite": environment.suite,
+            "commit": environment.commit,
+            "dirty": environment.dirty,
+            "mlflow.source.name": result.command,
+            "mlflow.source.git.commit": environment.commit,
         }
         return {name: _text(value) for name, value in values.items() if value is not None}
 
@@ -119,7 +119,8 @@ def experiment_name(run: AnyRun, data: str) -> str:
 
 def task_of(run: AnyRun) -> Task:
     """Make the task of a run; an unfinished run needs its data and targets."""
-    return load.make_member(load.load_member(run.task.module).make, run.task, "task")
+    task: Task = run.task.build()
+    return task
 
 
 def hash_files(folder: Path) -> dict[str, str]:
@@ -158,16 +159,16 @@ def _read(folder: Path, directory: Path) -> View:
     except UserError as error:
         raise UserError(f"{directory}: its configuration cannot be read here: {error}") from error
     if result.exists():
-        return View(folder, run, disk.read_json(result), events)
+        return View(folder, run, record.read_result(result), events)
     try:
         task = task_of(run)
     except (UserError, TypeError) as error:  # the data is gone, or the configuration is of an older version
         raise UserError(f"{directory}: the run is unfinished, and its task cannot be made here: {error}") from error
     header = disk.read_json(folder / "header.json")
-    partial = record.compute_result(
+    partial = record.compute_entries(
         events, run=run, targets=task.targets, header=header, data=record.describe_data(task.data), published=()
     )
-    return View(folder, run, partial, events, _alive(directory))
+    return View(folder, run, record.make_result(partial), events, _alive(directory))
 
 
 def _alive(directory: Path) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, PositiveInt, TypeAdapter
 
-from suite import disk, load
+from suite import disk
 from suite.comm.policies._policy import Commit, Measure, Point, Predict, Predicted, Probe, Probed, Situation
 from suite.contract import Batch, Decided, Engine, Snapshot, Task, UserError
 from suite.projection.predict import Model
@@ -66,7 +66,8 @@ class Adaptation:
         clock: the training clock, which bills the trials.
         batch: makes a training batch from its number.
         hyper: hyper-parameters by step.
-        evaluate: computes the validation split's metrics at the engine's current state.
+        evaluate: computes the validation split's metrics at the engine's current state, and whether its outputs are
+            finite.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Adaptation:
         *,
         batch: Callable[[int], Batch],
         hyper: Sequence[Mapping[str, float]],
-        evaluate: Callable[[], Mapping[str, float | None]],
+        evaluate: Callable[[], tuple[Mapping[str, float | None], bool]],
     ):
         self.node, self.total = run.comm, run.max_steps
         self.run, self.task, self.engine, self.clock = run, task, engine, clock
@@ -131,7 +132,7 @@ class Adaptation:
     def _ask(self, step: int) -> Commit:
         """Execute the policy's requests until it decides."""
         assert self.node.policy
-        policy, options = load.load_member(self.node.policy.module), self.node.policy.options()
+        policy, options = self.node.policy.member, self.node.policy.options()
         arrays, skeleton = self.engine.snapshot()
         before = {name: value.copy() for name, value in arrays.items()}, skeleton
         self.points.append(self._point(step))
@@ -187,13 +188,16 @@ class Adaptation:
         return Probed(self.engine.ranks.slowest(spent / len(steps)), points)
 
     def _point(self, step: int) -> Point:
-        """Return the current value of the last target's metric, negated if lower is better.
+        """Return the current value of the last target's metric, negated if lower is better; -inf for a diverged model.
 
         Raises:
             UserError: the validation split does not define it.
         """
         target = self.task.targets[-1]
-        value = self.evaluate()[target.metric]
+        metrics, finite = self.evaluate()
+        if not finite:
+            return Point(step, -math.inf)
+        value = metrics[target.metric]
         if value is None:
             raise UserError(
                 f"{target.metric} is undefined on the validation split, so that communication modes cannot be compared "

@@ -8,7 +8,6 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 
-from suite import load
 from suite.contract import Evaluated, Event, Finished, Started, Task
 from suite.load import Plain
 from suite.settings.run import BaselineRun
@@ -30,7 +29,7 @@ def measure_baseline(task: Task, run: BaselineRun, absences: Callable[[], Absenc
     Yields:
         `Started`, one `Evaluated`, whose step and samples are None, and `Finished`.
     """
-    member = load.load_member(run.baseline.module)
+    member = run.baseline.member
     clock = Clock(lambda: None, wait_until_idle=wait_until_idle, absences=absences)
     task.batch("train", run.seed, 0)
     yield Started(0, facts=facts())

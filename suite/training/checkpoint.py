@@ -30,7 +30,7 @@ from suite.training.clock import ClockState
 from suite.training.tensors import CHECKSUM, hash_tensors, open_tensors, write_tensors
 
 NAME = "checkpoint"
-SCHEMA = 3  # 2: without checksums
+SCHEMA = 4  # 3: without the order of axes and the types that NumPy lacks; 2: without checksums
 BEFORE = "checkpoint.safetensors"  # schema 1: one file
 REPLICATED = "replicated.safetensors"
 

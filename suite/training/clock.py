@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import NotRequired, Protocol, TypedDict
 
+from suite.threads import read_queued_seconds
 from suite.training.absence import Absences
 from suite.training.idle import PATIENCE
 
@@ -45,7 +46,8 @@ class ClockState(TypedDict):
     processor: dict[str, float]
     busy_pauses: int
     gaps: float
-    waited: NotRequired[float]  # for the background; absent from older checkpoints
+    waited: NotRequired[float]  # for the background; absent from older checkpoints, as the next one
+    queued: NotRequired[float]
 
 
 class Clock:
@@ -89,11 +91,12 @@ class Clock:
         self.excluded: dict[str, float] = {}
         self.processor = {"training": 0.0, "excluded": 0.0}
         self.busy_pauses, self.gaps = 0, 0.0
-        self._waited = 0.0  # for the background, in earlier segments
+        self._waited = self._queued = 0.0  # for the background and for a core, in earlier segments
+        self._queued_before = read_queued_seconds()
 
     def start(self) -> None:
         """Start the clock; call once, before the first batch is requested."""
-        self._absent = self._absences()
+        self._absent, self._queued_before = self._absences(), read_queued_seconds()
         self._running_since, self._processor_since = self._present(), time.process_time()
 
     @property
@@ -111,6 +114,11 @@ class Clock:
     def waited(self) -> float:
         """Training seconds in which the loop waited for the background."""
         return self._waited + (self._background.waited if self._background else 0.0)
+
+    @property
+    def queued(self) -> float:
+        """Seconds since the start for which threads of this process were ready to run and waited for a core."""
+        return self._queued + read_queued_seconds() - self._queued_before
 
     def _present(self) -> float:
         """Monotonic seconds in which this process was not stopped."""
@@ -184,6 +192,7 @@ class Clock:
             "busy_pauses": self.busy_pauses,
             "gap_seconds": self.gaps,
             "input_seconds": self.waited,
+            "queued_seconds": self.queued,
         }
 
     def state(self) -> ClockState:
@@ -197,11 +206,12 @@ class Clock:
             "busy_pauses": self.busy_pauses,
             "gaps": self.gaps,
             "waited": self.waited,
+            "queued": self.queued,
         }
 
     def restore(self, state: ClockState) -> None:
         """Continue from a checkpoint's state; call before `start`."""
         self._billed, self._wall, self.excluded = state["billed"], state["wall"], dict(state["excluded"])
         self.processor, self.busy_pauses, self.gaps = dict(state["processor"]), state["busy_pauses"], state["gaps"]
-        self._waited = state.get("waited", 0.0)
+        self._waited, self._queued = state.get("waited", 0.0), state.get("queued", 0.0)
         self._born, self._awake = self._now(), self._absences().suspended

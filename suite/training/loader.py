@@ -1,6 +1,5 @@
 """Makes batches in order, in advance if threads may, and keeps validation batches if they are small."""
 
-import os
 import threading
 import time
 from collections import deque
@@ -10,13 +9,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 
 from suite.contract import Batch
+from suite.threads import count_cores
 
 KEPT_BYTES = 2**27  # of validation batches, in each process
 
 
 def count_spare_cores() -> int:
     """Return how many threads may make batches while this process trains on one core."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    return max(1, count_cores() - 1)
 
 
 class Loader:

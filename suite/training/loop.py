@@ -4,8 +4,10 @@ Consumers of the events may take any time, because the clock is stopped at each 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from suite.contract import (
     Batch,
@@ -202,8 +204,10 @@ class _Loop:
     def log_evaluation(self, done: int) -> Iterator[Event]:
         """Evaluate, keep the weights if they are wanted, and end the run if every target was met often enough."""
         with self.clock.paused("evaluation"):
-            metrics = self.evaluate()
+            metrics, finite = self.evaluate()
             yield Evaluated(done, done * self.task.batch_size, self.clock.seconds, self.clock.wall, metrics)
+            if not finite:
+                yield self.finish(done, "diverged", outputs="not finite")
             self.met = self.met + 1 if _all_met(self.task.targets, metrics) else 0
             enough = self.run.stop_at_target and self.met >= self.run.target_evaluations
             final = enough or done == self.run.max_steps
@@ -213,10 +217,12 @@ class _Loop:
             if enough:
                 yield self.finish(done, "reached")
 
-    def evaluate(self) -> Mapping[str, float | None]:
-        """Compute the metrics of the validation split."""
+    def evaluate(self) -> tuple[Mapping[str, float | None], bool]:
+        """Compute the metrics of the validation split, and whether its outputs are finite; if not, all are None."""
         generate = self.task.generate if isinstance(self.task, Generates) else None
-        return self.task.score(self.engine.evaluate(self.validation, generate))
+        outputs = _Watched(self.engine.evaluate(self.validation, generate))
+        metrics = self.task.score(outputs)
+        return (metrics if outputs.finite else dict.fromkeys(metrics)), outputs.finite
 
     def checkpoint(self, step: int) -> Checkpointed:
         """Write a checkpoint."""
@@ -242,6 +248,20 @@ class _Loop:
     def finish(self, step: int, kind: str, **details: str) -> Finished:
         """Make the last event."""
         return Finished(step, {"kind": kind, "step": step, **details}, self.count() | self.clock.facts())
+
+
+class _Watched:
+    """A model's outputs, and whether those of samples with a positive weight are finite so far."""
+
+    def __init__(self, parts: Iterable[Batch]):
+        self.parts, self.finite = parts, True
+
+    def __iter__(self) -> Iterator[Batch]:
+        for part in self.parts:
+            floats = [value for value in part.values() if value.dtype.kind == "f"]
+            scored = part["weight"] > 0 if "weight" in part else slice(None)
+            self.finite = self.finite and all(np.isfinite(value[scored]).all() for value in floats)
+            yield part
 
 
 def _all_met(targets: tuple[Target, ...], metrics: Mapping[str, float | None]) -> bool:

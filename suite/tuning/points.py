@@ -11,7 +11,7 @@ from typing import Any
 from annotated_types import Ge, Le, Lt
 
 from suite.contract import UserError
-from suite.load import load_settings
+from suite.nodes import load_settings
 
 DIGITS = {"log": 2, "linear": 4}  # significant digits of a value, so that the recipe has exactly the values that ran
 PREFIX = "optimizer."

@@ -37,7 +37,7 @@ def collect_evidence(session: Session, *, keys: Sequence[str], command: Sequence
         name: of the recipe.
     """
     best = next(result for result in session.tried[0].results if result)
-    facts = best["environment"]
+    facts = best.environment
     return {
         "source": name,
         "trials": len(session.trials),
@@ -46,9 +46,9 @@ def collect_evidence(session: Session, *, keys: Sequence[str], command: Sequence
         "values": _nested({key: value_at(record.load_run(best), key) for key in keys}),
         "command": shlex.join(["suite", "tune", *command]),
         "date": datetime.date.today().isoformat(),
-        "commit": f"{facts['commit']}{' with changes' if facts['dirty'] else ''}",
-        "machine": f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores, {best['segments'][-1]['device']}",
-        "versions": facts["frameworks"],
+        "commit": f"{facts.commit}{' with changes' if facts.dirty else ''}",
+        "machine": f"{facts.cpu}, {facts.threads} of {facts.cores} cores, {best.segments[-1].device}",
+        "versions": facts.frameworks,
         "tried": [_line(trial) for trial in session.trials.values()],
     }
 
@@ -56,7 +56,7 @@ def collect_evidence(session: Session, *, keys: Sequence[str], command: Sequence
 def _line(trial: Trial) -> dict[str, Any]:
     line: dict[str, Any] = {"trial": trial.number, **trial.values, "outcome": trial.outcome}
     if trial.screened:
-        line["screened"] = {"at": trial.screened["steps"], **_ending(trial.screened)}
+        line["screened"] = {"at": trial.screened.steps, **_ending(trial.screened)}
     return line | ({"seeds": [_ending(result) for result in trial.results]} if trial.results else {})
 
 

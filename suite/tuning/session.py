@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suite import disk
+from suite import signals
 from suite.contract import UserError
-from suite.launch import execution
 from suite.launch.local import launch
+from suite.record import record
 from suite.record.result import Result
 from suite.settings import configure
 from suite.settings.overrides import add_directory
+from suite.settings.rates import count_steps, list_unread
 from suite.settings.run import Run
 from suite.tuning.points import Range, Values
-from suite.tuning.trials import Trial, score_results, score_short_run
+from suite.tuning.trials import Trial, list_rungs, score_results, score_short_run
 
 SHORT = 4  # a short run has max_steps divided by this; and this share of the points run whole
 FINALISTS = 2
@@ -83,8 +84,13 @@ class Session:
 
     @property
     def converged(self) -> bool:
-        """Return whether the leader ran with all seeds, and no trial and no value beyond its own could replace it."""
+        """Return whether the leader is final.
+
+        It has reached a target and run with all seeds, and no trial and no value beyond its own could replace it.
+        """
         leader = self.tried[0]
+        if not any(map(list_rungs, leader.results)):
+            return False
         started = (trial for trial in self.trials.values() if 0 < len(trial.results) < self.seeds)
         better = any(self._score(trial, 1) < self._score(leader, 1) for trial in started)
         return len(leader.results) == self.seeds and not self.open_ends and not better
@@ -154,10 +160,10 @@ class Session:
         number, steps, schedule = len(self.trials) + 1, self.short, self.run.schedule
         print(f"\ntrial {number}, {steps} steps: {' '.join(_typed(values))}", flush=True)
         words = [f"max_steps={steps}"]
-        if steps < self._whole and schedule.end is None and schedule.shape != "constant":
+        if steps < self._whole and schedule.end is None and "end" not in list_unread(schedule.shape):
             words.append(f"schedule.end={self._whole}")
         if steps < self._whole and 0 < schedule.warmup < 1:
-            words.append(f"schedule.warmup={round(schedule.warmup * self._whole)}")
+            words.append(f"schedule.warmup={count_steps(schedule.warmup, self._whole)}")
         result = self._run([*_typed(values), *words])
         short = steps < self._whole
         self.trials[number] = Trial(number, values, result) if short else Trial(number, values, None, (result,))
@@ -208,7 +214,7 @@ def run_trial(overrides: list[str], directory: Path | None) -> tuple[Result | No
     code = launch(run, add_directory(overrides, directory), apart=True, report_directory=paths.append)
     if code == 2:
         raise UserError("the trial could not run, for the reason above; no recipe is written")
-    if code in execution.SIGNALS.values():
+    if code in signals.CODES.values():
         raise Interrupted(code)
     path = paths[-1] / "result.json"
     if not path.exists():
@@ -216,5 +222,5 @@ def run_trial(overrides: list[str], directory: Path | None) -> tuple[Result | No
             f"{paths[-1]}: the trial ended without a result, for the reason above; no recipe is written. The same "
             "command continues; if these values cannot run, set a smaller range in optimizer.search"
         )
-    result = disk.read_json(path)
-    return None if result["outcome"]["kind"] == "failed" else result, result["steps"] or 0
+    result = record.read_result(path)
+    return None if result.outcome.kind == "failed" else result, result.steps

@@ -13,30 +13,30 @@ MISS = 2  # a run that misses a target counts as if it had taken this multiple o
 
 def list_rungs(result: Result | None) -> list[Crossing]:
     """List the targets that a run reached; none if it failed."""
-    return [target for target in result["targets"] if target["reached"]] if result else []
+    return [target for target in result.targets if target.reached] if result else []
 
 
 def count_steps(result: Result | None) -> int | None:
     """Updates to the last target that a run reached; None if it reached none."""
-    return max((rung["step"] or 0 for rung in list_rungs(result)), default=None)
+    return max((rung.step or 0 for rung in list_rungs(result)), default=None)
 
 
 def name_last(result: Result | None) -> str | None:
     """Return the label of the last target that a run reached; None if it reached none."""
-    return list_rungs(result)[-1]["label"] if list_rungs(result) else None
+    return list_rungs(result)[-1].label if list_rungs(result) else None
 
 
 def measure_shortfall(result: Result | None) -> float:
     """Distance of a run's best evaluation from the first target that it missed; infinite if it gave no number."""
     if result is None:
         return math.inf
-    target = next((target for target in result["targets"] if not target["reached"]), None)
+    target = next((target for target in result.targets if not target.reached), None)
     if target is None:
         return 0.0
-    sign = 1 if target["higher_is_better"] else -1
-    values = [point["metrics"].get(target["metric"]) for point in result["curve"]]
+    sign = 1 if target.higher_is_better else -1
+    values = [point.metrics.get(target.metric) for point in result.curve]
     defined = [value for value in values if value is not None and math.isfinite(value)]
-    return min((sign * (target["value"] - value) for value in defined), default=math.inf)
+    return min((sign * (target.value - value) for value in defined), default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Trial:
     def outcome(self) -> str:
         """How the last of its runs ended."""
         result = self.results[-1] if self.results else self.screened
-        return result["outcome"]["kind"] if result else "failed"
+        return result.outcome.kind if result else "failed"
 
 
 def score_results(results: Sequence[Result | None], most_steps: int) -> tuple[float, ...]:
@@ -72,10 +72,10 @@ def score_results(results: Sequence[Result | None], most_steps: int) -> tuple[fl
         results: of the runs.
         most_steps: of a run.
     """
-    ladder = next((result["targets"] for result in results if result), [])
+    ladder = next((result.targets for result in results if result), ())
     score: list[float] = []
     for rung in reversed(range(len(ladder))):
-        crossed = [result["targets"][rung]["step"] if result else None for result in results]
+        crossed = [result.targets[rung].step if result else None for result in results]
         steps = [MISS * most_steps if step is None else step for step in crossed]
         score += [-sum(step is not None for step in crossed), fmean(steps)]
     return (*score, fmean(map(measure_shortfall, results))) if ladder else (math.inf,)

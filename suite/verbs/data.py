@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite import disk, load
-from suite.contract import CountsRecurring, Data, UserError
+from suite.contract import CountsRecurring, Data, Task, UserError
 from suite.launch import public
 from suite.record import record
 from suite.settings import configure
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         print(_json(sources))
     else:
         for name, source in sources.items():
-            _describe(name, source, load.load_member(runs[name].task.module).PARTS)
+            _describe(name, source, runs[name].task.member.PARTS)
     return 0 if all(source.usable for source in sources.values()) else 1
 
 
@@ -196,9 +196,8 @@ def _reads_directory(run: AnyRun) -> bool:
 
 def _open(run: AnyRun) -> Data:
     """Make the task, which opens its data; returns the description of the data."""
-    module = load.load_member(run.task.module)
-    load.check_names(module, "make")
-    return load.make_member(module.make, run.task, "task").data
+    task: Task = run.task.build()
+    return task.data
 
 
 def _source(run: AnyRun) -> Source:
@@ -238,7 +237,7 @@ def _inspect(
     folder = public.find_folder(run)
     if folder is None:
         raise UserError(f"{task}: the directory of its {source} data is missing; use --from DIR")
-    module = load.load_member(run.task.module)
+    module = run.task.member
     load.check_names(module, "PARTS", "census", "check")
     options = {"data": source, **run.task.options()["source"]} | {"data_dir": str(folder)}
     faults = module.check(**options) if check else None

@@ -42,7 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"{len(results)} runs: use --out DIR to write one file for each")
     if chosen.format == "mlperf":
         texts = [(path, result, _mlperf(path, result)) for path, result in results]
-        missing, ending = [f"{keys}: {reason}" for keys, reason in export_mlperf.LACKING.items()], ".txt"
+        lacking = [line for _, result in results for line in export_mlperf.list_lacking(result).items()]
+        missing, ending = [f"{keys}: {reason}" for keys, reason in dict.fromkeys(lacking)], ".txt"
     else:
         source = _source(chosen)
         texts = [(path, result, _eval(path, result, source)) for path, result in results]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from suite import load
-from suite.contract import UserError
+from suite.contract import UserError, suggest_names
 from suite.entries import committed
+from suite.nodes import load_settings
 
 Entry = dict[str, Any]  # backends, summary, citation, results
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if f"{chosen.group}s" in GROUPS:
         chosen.group += "s"  # `suite list optimizer` means optimizers
     if chosen.group and chosen.group not in GROUPS:
-        raise UserError(f"{chosen.group}: no such group; {load.suggest_names(chosen.group, GROUPS)}")
+        raise UserError(f"{chosen.group}: no such group; {suggest_names(chosen.group, GROUPS)}")
     groups = {group: list_entries(group) for group in ([chosen.group] if chosen.group else GROUPS)}
     counted = committed.count_results()
     for group, members in groups.items():
@@ -64,7 +65,7 @@ def _print_settings(module: str) -> None:
     """Print a member's settings, one in a line."""
     from suite.settings import presets
 
-    settings = load.load_settings(module) if importlib.util.find_spec(module) else None
+    settings = load_settings(module) if importlib.util.find_spec(module) else None
     for key, value, meaning in presets.list_rows(settings) if settings else ():
         print(f"      {f'{key}: {value}':34}  {meaning}")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from suite import published
-from suite.contract import CountsEpochs, Task, UserError
+from suite.contract import CountsEpochs, MissingError, Task, UserError
 from suite.launch import checks
-from suite.launch.premises import describe_task, format_count, list_missing
+from suite.launch.premises import check_places, describe_task, format_count, list_missing
 from suite.projection import baseline as plan_baseline
 from suite.projection import measured, memory, project
 from suite.projection import partition as plan_partition
@@ -20,7 +20,6 @@ from suite.record import record
 from suite.settings import recipes
 from suite.settings.configure import resolve
 from suite.settings.effects import hash_run
-from suite.settings.launch import LocalLaunch
 from suite.settings.run import AnyRun, BaselineRun, Run
 
 HELP = """Show what the command without `plan` would run: parameters, steps, samples and epochs, what each device
@@ -30,8 +29,8 @@ compute_seconds= or from a run under runs/. With partition=, the stages into whi
 them. With experiment=, the published row that the run repeats; at paper scale, the numbers of devices that papers used.
 One line for each warning (settings that are neither published nor tuned, less than one epoch, more memory than a device
 has, as estimated) and for each thing that is missing here (data, devices, a framework). Nothing is trained or
-allocated; only partition= imports a framework. Exit codes: 0 the command would run here, 1 something is missing here
-(the plan is still printed), 2 the command cannot run anywhere."""
+allocated; only partition= and optimizer=external import a framework. Exit codes: 0 the command would run here, 1
+something is missing here (the plan is still printed), 2 the command cannot run anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,11 +71,13 @@ def describe_plan(
     if picture and not (isinstance(run, Run) and run.partition):
         raise UserError("--picture: without partition= there are no stages to draw; set partition=auto as well")
     task, absent = describe_task(run, directory)
+    try:
+        checks.check_run(run, task)
+    except MissingError as error:
+        absent.append(str(error))
     if isinstance(run, BaselineRun):
         return plan_baseline.plan_baseline(run, task, absent)
-    checks.check_run(run, task)
-    if isinstance(run.launch, LocalLaunch):
-        checks.check_processes(run)
+    check_places(run)
     if run.partition:
         return plan_partition.plan_partition(run, task, absent, list_missing(run), picture)
     shapes, layers = task.shapes(), task.layers()
@@ -133,6 +134,8 @@ def list_warnings(run: Run, task: Task) -> list[str]:
             f"{steps:,} steps are {steps / epoch:.3g} epochs of this data, but the recipe trains {recipe_epochs:g} "
             f"epochs; set max_steps={math.ceil(recipe_epochs * epoch)}"
         )
+    if "outside" in run.optimizer.needs and memory.count_outside_state(run, task) is None:
+        messages.append(f"memory: the state of {run.optimizer.name} is not counted, because no step can be made here")
     if excess := memory.describe_excess(run, task):
         messages.append(excess)
     return messages
@@ -169,7 +172,7 @@ def format_plan(planned: Mapping[str, Any], run: AnyRun, directory: Path | None 
     wire += project.optimizer_text(planned["optimizer_bytes_per_step"])
     if run.comm.policy:
         wire += f"; comm={run.comm.name} chooses a mode during the run; its trials send more"
-    time = "unknown: runs/ has no run of the same task, optimizer, backend and number of devices"
+    time = "unknown: runs/ has no run of the same task, optimizer, backend and number of devices on an idle machine"
     if near:
         differs = f"; that run differs in {', '.join(near['differs'])}" if near["differs"] else ""
         total = planned["steps"] * near["step_seconds"]

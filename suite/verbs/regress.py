@@ -1,12 +1,15 @@
 """`suite regress`: say whether a commit, a version of a package or a setting makes a step slower."""
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+from suite import signals
 from suite.contract import UserError
 from suite.record.record import format_json
 from suite.regress import history, history_picture, show
@@ -22,8 +25,11 @@ HELP = """Compare the speed of two sides. A side is a commit (HEAD~1), a require
 file or folder of saved measurements (reports of --json, or results of runs) is a side as well.
 Without B, the working tree is compared with A. Both sides run in turns, each time in a new process. A benchmark is
 called slower only if the interval of the ratio excludes 1, the ratio exceeds the margin, and the same holds again in
-new processes. Exit codes: 0 nothing is slower, 1 a run failed, 2 bad usage, 3 something is slower, 130 and 143
-interrupted."""
+new processes. Exit codes: 0 nothing is slower, 1 a run failed, 2 bad usage, 3 something is slower, 129, 130 and
+143 interrupted."""
+
+
+WALL = ("step",)  # metrics in wall time that processor time can replace
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,21 +50,28 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.rounds < LEAST:
         raise UserError(f"--rounds {chosen.rounds}: fewer rounds tell nothing about the spread; set {LEAST} or more")
     limits = Limits(chosen.margin / 100, ALPHA, chosen.rounds, 60 * chosen.minutes)
-    earlier = [find_saved(Path(side), chosen.metric) for side in (chosen.a, chosen.b) if is_saved(side)]
+    earlier = [find_saved(Path(side), chosen.metric or "step") for side in (chosen.a, chosen.b) if is_saved(side)]
     benchmarks = benchmarks_of(chosen, list_shared(earlier, alone=len(earlier) == 2) if earlier else None)
     try:
         with ExitStack() as stack:
-            stack.enter_context(_terminable())
-            a, b = (stack.enter_context(build_side(side, _say, chosen.metric)) for side in (chosen.a, chosen.b))
+            stack.enter_context(signals.handle_signals(_stop, *signals.CODES))
+            a, b = (
+                stack.enter_context(build_side(side, _say, chosen.metric or "step")) for side in (chosen.a, chosen.b)
+            )
             sides = a, b
+            if warning := warn_busy(benchmarks):
+                _say(warning)
             if chosen.bisect:
                 return bisect_commits(sides, benchmarks, limits, _say, lambda outcome: _say(_progress(outcome)))
             session = Session(sides, benchmarks, limits, report=lambda outcome: _say(_progress(outcome)))
             outcomes = session.run()
     except KeyboardInterrupt as interruption:
         _say("interrupted; nothing was decided")
-        return 143 if isinstance(interruption, _TerminatedError) else 130
+        return signals.CODES.get(str(interruption), signals.CODES["SIGINT"])
     show.print_table(sides, outcomes, limits)
+    undecided = [one.benchmark for one in outcomes if show.judge_outcome(one, limits, len(outcomes)) == "undecided"]
+    if warning := warn_busy(undecided):
+        _say(warning)
     for path, text in (
         (chosen.json, format_json(show.as_dict(sides, outcomes, limits), indent=1)),
         (chosen.junit, show.format_junit(sides, outcomes, limits)),
@@ -82,23 +95,9 @@ def _history(chosen: argparse.Namespace) -> int:
     return 0
 
 
-class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM."""
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP are exceptions, so that working trees and processes are removed."""
-
-    def stop(number: int, frame: object) -> None:
-        raise _TerminatedError
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop(number: int, frame: object) -> None:
+    """Turn a signal into an exception, so that working trees and processes are removed."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -109,7 +108,11 @@ def make_parser() -> argparse.ArgumentParser:
     accepted.add_argument("--benchmarks", type=Path, metavar="FILE", help="a list of benchmarks of your own, in YAML")
     accepted.add_argument("--only", nargs="+", metavar="NAME", help="only these benchmarks")
     accepted.add_argument("--run", nargs="+", action="append", metavar="key=value", help="measure this run instead")
-    accepted.add_argument("--metric", choices=METRICS, default="step", help="what is compared in --run; default: step")
+    accepted.add_argument(
+        "--metric",
+        choices=METRICS,
+        help="what is compared in --run, and instead of step in the benchmarks; default: step",
+    )
     accepted.add_argument("--margin", type=float, default=100 * MARGIN, metavar="PERCENT", help="default: %(default)g")
     accepted.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="most rounds of one look; default: %(default)s"
@@ -137,9 +140,11 @@ def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None)
         UserError: for a benchmark that does not exist, or was not saved.
     """
     if chosen.run:
-        benchmarks = parse_benchmarks([" ".join(words) for words in chosen.run], chosen.metric)
+        benchmarks = parse_benchmarks([" ".join(words) for words in chosen.run], chosen.metric or "step")
     else:
         benchmarks = list(saved) if saved and not chosen.benchmarks else read_benchmarks(chosen.benchmarks)
+        if chosen.metric:
+            benchmarks = [replace(one, metric=chosen.metric) if one.metric == "step" else one for one in benchmarks]
     for benchmark in benchmarks:
         if saved and benchmark not in saved:
             raise UserError(f"{benchmark.name}: not among the saved measurements of {_names(saved)}")
@@ -147,6 +152,17 @@ def benchmarks_of(chosen: argparse.Namespace, saved: Sequence[Benchmark] | None)
         if name not in (benchmark.name for benchmark in benchmarks):
             raise UserError(f"--only {name}: no such benchmark; choose one of {_names(benchmarks)}")
     return [benchmark for benchmark in benchmarks if not chosen.only or benchmark.name in chosen.only]
+
+
+def warn_busy(benchmarks: Sequence[Benchmark]) -> str:
+    """Return a warning if other programs use all cores and one of the benchmarks compares wall time; else nothing."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < cores or not any(benchmark.metric in WALL for benchmark in benchmarks):
+        return ""
+    return (
+        f"this machine is busy (load {load:.1f}, {cores} cores): wall times vary, and many rounds may decide nothing; "
+        "--metric processor compares processor time, which other programs hardly change"
+    )
 
 
 def _names(benchmarks: Sequence[Benchmark]) -> str:

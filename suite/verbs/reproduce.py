@@ -17,7 +17,7 @@ verdict. Without names: every claim that this machine can decide, cheapest first
 it stopped. A claim is reproduced or contradicted only by runs whose model, data, batch size and target equal the
 paper's; smaller stand-ins say whether the pattern is seen. --again measures the committed values again, and says
 whether the new ones agree. Exit codes: 0 no named claim is contradicted, 1 a run failed or a check of --again
-disagrees, 2 bad usage, 3 a claim is contradicted, 130 and 143 interrupted."""
+disagrees, 2 bad usage, 3 a claim is contradicted, 129, 130 and 143 interrupted."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
 
 

@@ -92,7 +92,7 @@ def _wrong(planned: Sequence[Copy], passed: Sequence[Entry], existing: Sequence[
     """Print the findings about the new results among those in the folder; return what is wrong."""
     new = {copy.source for copy in planned}
     entries = [entry for entry in passed if entry.path in new]
-    tasks = {entry.result["spec"]["task"] for entry in entries}
+    tasks = {entry.result.spec.task for entry in entries}
     alike = (entry.path for entry in existing if entry.path.parent.name in tasks)
     others = [entry for entry in (submission.check_form(path).entry for path in alike) if entry is not None]
     wrong = []

@@ -9,6 +9,7 @@ from suite import published
 from suite.contract import UserError
 from suite.track import mlflow, server
 from suite.track.address import how_to_open
+from suite.track.parent import end_dead_sweeps
 from suite.track.pull import pull_runs
 
 
@@ -23,20 +24,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("runs"), metavar="DIR", help="the folder that --pull writes to (default: runs)"
     )
+    parser.add_argument(
+        "--without-published", action="store_true", help="send no published rows (to experiments of their own)"
+    )
     chosen = parser.parse_args(arguments)
     if not chosen.pull:
-        return _send(chosen.folders or [Path("runs")], chosen.uri)
+        return _send(chosen.folders or [Path("runs")], chosen.uri, with_rows=not chosen.without_published)
     if chosen.folders or chosen.uri:
         raise UserError("suite sync --pull URI takes only --out DIR; to send runs, run a second command without --pull")
     return _pull(chosen.pull, chosen.out)
 
 
-def _send(folders: list[Path], uri: str | None) -> int:
+def _send(folders: list[Path], uri: str | None, *, with_rows: bool) -> int:
     directories = [header.parent for folder in folders for header in sorted(folder.rglob("header.json"))]
     if not directories:
         where = ", ".join(map(str, folders))
         raise UserError(f"{where}: no run directories found; name the folder that contains them: suite sync DIR")
-    sent, left_out, experiments = 0, 0, set()
+    sent, left_out = 0, 0
+    experiments: set[str] = set()
+    tasks: set[str] = set()
     with server.connect_client(uri) as client:
         for directory in directories:
             try:
@@ -46,20 +52,26 @@ def _send(folders: list[Path], uri: str | None) -> int:
                 left_out += 1
                 continue
             run = client.get_run(run_id)
-            experiments.add((run.info.experiment_id, run.data.tags["task"]))
+            experiments.add(run.info.experiment_id)
+            tasks.add(run.data.tags["task"])
             sent += was_missing
             print(f"{directory}: {'sent' if was_missing else 'already there'}", flush=True)
-        rows = sum(mlflow.publish_rows(client, id, published.find_rows(task)) for id, task in sorted(experiments))
+        killed = end_dead_sweeps(client, sorted(experiments))
+        rows = sum(mlflow.publish_rows(client, task, published.find_rows(task)) for task in sorted(tasks) if with_rows)
     present = len(directories) - sent - left_out
     print(f"{sent} sent, {present} already there, {left_out} left out, {rows} published rows added")
+    if killed:
+        print(f"{killed} parents of sweeps whose process is gone are now KILLED")
     print(f"to see them: {how_to_open(uri)}")
     return 1 if left_out else 0
 
 
 def _pull(uri: str, out: Path) -> int:
-    rejected = 0
+    counts: dict[str, int] = {"written": 0, "there": 0, "left out": 0, "rejected": 0}
     for directory, outcome in pull_runs(out, uri=uri):
-        is_rejected = outcome.startswith("rejected")
-        rejected += is_rejected
-        print(f"{directory}: {outcome}", file=sys.stderr if is_rejected else sys.stdout)
-    return 1 if rejected else 0
+        kind = outcome.partition(":")[0]
+        counts[kind] += 1
+        print(f"{directory}: {outcome}", file=sys.stderr if kind == "rejected" else sys.stdout)
+    words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    print(f"{sum(counts.values())} runs read: {words}".replace("there", "already there"))
+    return 1 if counts["rejected"] else 0

@@ -28,8 +28,8 @@ max_steps. If a value of the best trial is the lowest or highest one tried, tria
 at most as many steps as runs= whole runs. If the best value is still the outermost one then, the recipe and the
 leaderboard say that the search has not converged. Trials do not start from an earlier recipe, and finished trials do
 not run again. The recipe's values for other data are kept. If the best trial reaches no target, no recipe is written,
-except with --misses. Exit codes: 0 written, 1 no target reached, 2 bad usage, 130 and 143 interrupted (the same
-command continues)."""
+except with --misses. Exit codes: 0 written, 1 no target reached, 2 bad usage, 129, 130 and 143 interrupted (the
+same command continues)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,6 +95,8 @@ def _summarize(session: Session) -> str:
     spent = f"{session.runs_spent:.3g} of {session.runs:g} runs spent"
     if session.converged:
         return f"converged, {spent}"
+    if not any(map(list_rungs, session.tried[0].results)):
+        return f"not converged, {spent}; no whole run of the best trial reached a target"
     ends = ", ".join(f"{key} beyond {session.tried[0].values[key]:g}" for key, _ in session.open_ends)
     return f"not converged, {spent}; not tried: {ends or 'the best values with all seeds'}"
 

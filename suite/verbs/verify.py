@@ -1,17 +1,20 @@
 """`suite verify`: recompute a result from its configuration and log, and repeat its first steps."""
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from suite import disk
 from suite.contract import UserError
-from suite.entries.recompute import list_contradictions, list_faults, schema_faults
+from suite.entries.recompute import list_contradictions, list_faults
 from suite.launch.replay import list_modules, repeat_run
 from suite.load import declares_settings
 from suite.record import record
-from suite.record.result import Result
+from suite.record.result import Result, list_violations
 from suite.settings.run import AnyRun, read_run
 from suite.training import weights
 
@@ -38,10 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--data-dir", metavar="DIR", help="the directory of its real data on this machine")
     chosen = parser.parse_args(arguments)
     chosen.result = chosen.result / "result.json" if chosen.result.is_dir() else chosen.result
-    result = _read(chosen.result)
-    if _report("schema", list(schema_faults(result)), f"agrees with version {record.SCHEMA}"):
+    content = _read(chosen.result)
+    try:
+        result, faults = Result.model_validate_json(json.dumps(content)), []
+    except ValidationError as error:
+        result, faults = None, list(list_violations(error))
+    if _report("schema", faults, f"agrees with version {record.SCHEMA}") or result is None:
         return 1
-    named = list_modules(result["spec"]["config"])
+    named = list_modules(result.spec.config)
     foreign = [] if chosen.trust else [name for name in named if not name.startswith("suite.")]
     if declaring := [name for name in foreign if declares_settings(name)]:
         raise _distrusted(chosen.result, declaring, "which settings its hash covers is declared there")
@@ -89,11 +96,12 @@ def _list_other_differences(result: Result, folder: Path) -> Iterator[str]:
     """One line for each difference from the other files of a run directory: header, configuration and weights."""
     if (path := folder / "header.json").exists():
         header = disk.read_json(path)
-        yield from (f"{name}: not as in {path.name}" for name in header if result.get(name) != header[name])
-    if (path := folder / "config.yaml").exists() and disk.read_yaml(path) != result["spec"]["config"]:
+        recorded = result.plain()
+        yield from (f"{name}: not as in {path.name}" for name in header if recorded.get(name) != header[name])
+    if (path := folder / "config.yaml").exists() and disk.read_yaml(path) != result.spec.config:
         yield f"spec.config: not as in {path.name}"
-    saved = result.get("weights")
-    if saved and (path := folder / weights.NAME).exists() and disk.hash_file(path) != saved["sha256"]:
+    saved = result.weights
+    if saved and (path := folder / weights.NAME).exists() and disk.hash_file(path) != saved.sha256:
         yield f"weights.sha256: not that of {path.name}"
 
 

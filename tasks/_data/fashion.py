@@ -39,8 +39,10 @@ class Fashion:
         train = found.images["train"]
         if train.shape[1] != train.shape[2]:
             raise UserError(f"{folder}: its images have {train.shape[1:]} pixels, but must be square")
-        if (most := max(int(labels.max()) for labels in found.labels.values())) >= CLASSES:
-            raise UserError(f"{folder}: label {most} is not in 0 to {CLASSES - 1}")
+        for split, labels in found.labels.items():
+            if labels.max() >= CLASSES:
+                path = folder / idx.LABELS[split]
+                raise UserError(f"{path}: label {labels.max()} is not in 0 to {CLASSES - 1}; download it again")
         counts = sum(np.bincount(image.reshape(-1), minlength=256) for image in np.array_split(train, 64))
         levels = np.arange(256)
         mean = np.average(levels, weights=counts)

@@ -55,11 +55,18 @@ def _read_content(folder: Path, name: str) -> tuple[Path, bytes]:
     """Return the path and the uncompressed contents of a file, which may be compressed."""
     dotted = name.replace("-idx", ".idx")  # as some archives name them
     paths = [folder / f"{spelled}{end}" for spelled in (name, dotted) for end in ("", ".gz")]
-    path = next((path for path in paths if path.exists()), paths[1])
+    path, *copies = [path for path in paths if path.exists()] or [paths[1]]
+    content = _decompress(path)
+    if other := next((copy for copy in copies if _decompress(copy) != content), None):
+        raise UserError(f"{other}: differs from {path.name}, which is the same file; leave one of them")
+    return path, content
+
+
+def _decompress(path: Path) -> bytes:
     try:
-        return path, gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{path}: missing; put the set's four idx files into {folder}, plain or .gz") from error
+        raise UserError(f"{path}: missing; put the set's four idx files into {path.parent}, plain or .gz") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: damaged: {error}; download it again") from error
 
@@ -75,7 +82,7 @@ def read_file(folder: Path, name: str) -> tuple[np.ndarray, str]:
         The array, uint8, and the md5 of the uncompressed file.
 
     Raises:
-        UserError: if the file is missing, damaged, or not such an idx file.
+        UserError: if the file is missing, damaged, or not such an idx file, or there are two that differ.
     """
     path, content = _read_content(folder, name)
     magic, axes = (IMAGE, 3) if "-idx3-" in name else (LABEL, 1)

@@ -17,6 +17,8 @@ from suite.tasks import _data
 from suite.tasks._data.preprocessing import THREADS
 
 SUFFIXES = (".jpg", ".jpeg", ".png")  # in any case: ImageNet's files end in .JPEG
+CUT_OFF = "the file ends within this line; if the line is complete, add a newline"
+OTHER_FORMATS = (".bmp", ".gif", ".jfif", ".jpe", ".tif", ".tiff", ".webp")  # images, but not read
 LAYOUT = (
     "Expected train/<class>/*.JPEG and val/<class>/*.JPEG (also .jpg, .jpeg, .png; valid/ for val/), or a flat val/ "
     "beside val.txt with a line '<file> <class>' for each image. Set data_dir=DIRECTORY"
@@ -55,7 +57,8 @@ def read_layout(data_dir: str | Path | None, *, classes: list[str] | None = None
         The layout, with files sorted by class and name, or in `val.txt`'s order.
 
     Raises:
-        UserError: if the directory is missing or laid out differently.
+        UserError: if the directory is missing or laid out differently, or contains an image that would not be read:
+            beside or below the class directories, or not in `val.txt`.
     """
     if data_dir is None:
         raise UserError(f"no image directory is given. {LAYOUT}")
@@ -68,16 +71,21 @@ def read_layout(data_dir: str | Path | None, *, classes: list[str] | None = None
         near = ", ".join(get_close_matches(absent[0], present) or present[:3])
         raise UserError(f"no class directory {root / 'train' / absent[0]}; task.classes may contain {near}, …")
 
-    held_out = next((root / name for name in ("val", "valid") if (root / name).is_dir()), None)
-    if held_out is None:
+    found = [root / name for name in ("val", "valid") if (root / name).is_dir()]
+    if len(found) > 1:
+        raise UserError(f"{root}: contains both val and valid; leave one of them")
+    if not found:
         raise UserError(f"no validation images in {root}: {root / 'val'} is missing. {LAYOUT}")
+    held_out = found[0]
     if folders := _directories(held_out):
+        _reject_images_beside(held_out)
         if classes is None and (unknown := sorted(set(folders) - set(names))):
             raise UserError(f"class {unknown[0]} is in {held_out} but not in {root / 'train'}. {LAYOUT}")
         valid = [file for name in names if name in folders for file in _files(root, f"{held_out.name}/{name}", name)]
     else:
         labels = set(names)
         valid = [file for file in _listed(root, held_out.name, set(present)) if file.label in labels]
+    _reject_images_beside(root / "train")
     train = [file for name in names for file in _files(root, f"train/{name}", name)]
     for split, files in (("train", train), (held_out.name, valid)):
         if not files:
@@ -89,15 +97,37 @@ def _directories(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
+def _reject_images_beside(directory: Path) -> None:
+    """Raise `UserError` for an image beside class directories, which has no class."""
+    with os.scandir(directory) as entries:
+        if lonely := min((entry.name for entry in entries if _is_image(entry)), default=None):
+            raise UserError(f"{directory / lonely}: belongs to no class directory and would not be read. {LAYOUT}")
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
+
+
 def _files(root: Path, folder: str, label: str) -> list[File]:
+    files = []
     with os.scandir(root / folder) as entries:  # pathlib would need a further system call for each size
-        files = [
-            File(f"{folder}/{entry.name}", status.st_size, label, status.st_mtime_ns)
-            for entry in entries
-            if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
-            for status in [_stat(root / folder, entry)]
-        ]
+        for entry in entries:
+            if _is_image(entry):
+                status = _stat(root / folder, entry)
+                files.append(File(f"{folder}/{entry.name}", status.st_size, label, status.st_mtime_ns))
+            else:
+                _reject_hidden(root / folder, entry)
     return sorted(files, key=lambda file: file.path)
+
+
+def _reject_hidden(folder: Path, entry: os.DirEntry[str]) -> None:
+    """Raise `UserError` for an entry of a class directory that is, or may contain, images that would not be read."""
+    if entry.name.startswith("."):
+        return
+    if entry.is_dir():
+        raise UserError(f"{folder / entry.name}: a directory in a class directory, which would not be read. {LAYOUT}")
+    if entry.name.lower().endswith(OTHER_FORMATS):
+        raise UserError(f"{folder / entry.name}: only .jpg, .jpeg and .png are read; convert it, or move it elsewhere")
 
 
 def _stat(folder: Path, entry: os.DirEntry[str]) -> os.stat_result:
@@ -114,8 +144,14 @@ def _listed(root: Path, folder: str, classes: set[str]) -> Iterator[File]:
     if not listing.is_file():
         raise UserError(f"{root / folder} contains no class directories, and {listing} is missing. {LAYOUT}")
     present = {file.path: file for file in _files(root, folder, "")}
-    for number, line in enumerate(listing.read_text().splitlines(), start=1):
+    first: dict[str, int] = {}
+    lines = listing.read_text().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        raise UserError(f"{listing}, line {len(lines)}: {CUT_OFF}")
+    for number, line in enumerate(lines, start=1):
         match line.split():
+            case [name, _] if first.setdefault(name, number) != number:
+                raise UserError(f"{listing}, line {number}: {name} is there twice, first in line {first[name]}")
             case [name, label] if label in classes and f"{folder}/{name}" in present:
                 yield replace(present[f"{folder}/{name}"], label=label)
             case [name, label] if label in classes:
@@ -123,7 +159,9 @@ def _listed(root: Path, folder: str, classes: set[str]) -> Iterator[File]:
             case [_, label]:
                 raise UserError(f"{listing}, line {number}: no class directory {root / 'train' / label}. {LAYOUT}")
             case _:
-                raise UserError(f"{listing}, line {number}: {line!r} is not '<file> <class>'. {LAYOUT}")
+                raise UserError(f"{listing}, line {number}: {line.strip()!r} is not '<file> <class>'. {LAYOUT}")
+    if unlisted := next((path for path in present if path.removeprefix(f"{folder}/") not in first), None):
+        raise UserError(f"{root / unlisted}: no line of {listing} names it; add one, or move the image elsewhere")
 
 
 def decode(path: Path) -> Image.Image:

@@ -84,10 +84,19 @@ def read_manifest(path: Path, remedy: str) -> Manifest:
         UserError: it is damaged.
     """
     with report_damage(path, remedy):
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(), object_pairs_hook=_make_mapping)
         if CHECKSUM in content and content.pop(CHECKSUM) != _checksum(content):
             raise ValueError("its checksum differs")
         return Manifest(path.parent, content, dict(content.pop(SAMPLES, {})))
+
+
+def _make_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping of JSON; `json` itself would take the last of two equal keys."""
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"two entries are called {next(name for name in names if names.count(name) > 1)}")
+    return mapping
 
 
 @contextmanager

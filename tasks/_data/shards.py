@@ -89,6 +89,8 @@ class Shards(Photographs):
         self._index = {
             split: np.concatenate([np.load(root / f"{name}.npy") for name in shards]) for split, shards in names.items()
         }
+        for split, index in self._index.items():
+            self._check_index(split, index, content["samples"][split])
         side = content["side"]
         identity: str = content["identity"]
         self.data = Data(
@@ -101,6 +103,27 @@ class Shards(Photographs):
             skipped=tuple(content["skipped"]),
             stamp=stamp_files(root / name for name in sorted(content["files"])),
         )
+
+    def _check_index(self, split: str, index: np.ndarray, samples: int) -> None:
+        """Check that the images of a split are as many as the manifest says, and fill their shards without a gap.
+
+        Raises:
+            ValueError: if they do not.
+        """
+        if len(index) != samples:
+            raise ValueError(f"{split} has {len(index):,} images in its index, but {samples:,} in the manifest")
+        if samples and not 0 <= index["label"].min() <= index["label"].max() < len(self.names):
+            raise ValueError(f"{split} has labels beyond its {len(self.names)} classes")
+        sizes = 3 * index["height"].astype(np.int64) * index["width"]
+        for number, pixels in enumerate(self._pixels[split]):
+            rows = slice(number * SHARD, (number + 1) * SHARD)
+            ends = np.cumsum(sizes[rows])
+            wrong = np.flatnonzero(index["start"][rows] != ends - sizes[rows])
+            if len(wrong) or ends[-1] != len(pixels):
+                row = number * SHARD + int(wrong[0] if len(wrong) else len(ends) - 1)
+                raise ValueError(
+                    f"{name_shards(split, samples)[number]}: the pixels of image {row} are not where it ends"
+                )
 
     def fill_images(
         self, images: np.ndarray, split: str, rows: np.ndarray, *, seed: int, numbers: np.ndarray

@@ -135,14 +135,16 @@ class Classification:
         }
 
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
-        """Top-1 accuracy in percent and mean cross-entropy, over the whole split."""
+        """Top-1 accuracy in percent and mean cross-entropy, over the whole split; None if a logit is not finite."""
         right = loss = total = 0.0
         for part in parts:
             logits, label, weight = part["logits"].astype(np.float64), part["label"].astype(np.int64), part["weight"]
+            undefined = _nn.mark_undefined(logits, weight)
+            logits = np.where(np.isfinite(logits), logits, 0.0)  # without a warning of NumPy
             shifted = logits - logits.max(1, keepdims=True)
             picked = np.take_along_axis(shifted, label[:, None], 1)[:, 0]
-            loss += float(weight @ (np.log(np.exp(shifted).sum(1)) - picked))
-            right += float(weight @ (logits.argmax(1) == label))
+            loss += float(weight @ (np.log(np.exp(shifted).sum(1)) - picked + undefined))
+            right += float(weight @ ((logits.argmax(1) == label) + undefined))
             total += float(weight.sum())
         return {"top1": divide_total(right, total, 100.0), "loss": divide_total(loss, total)}
 

@@ -27,7 +27,7 @@ class ResNet(Classifier):
             normalized, statistics = batch_norm(y, buffers, conv.norm, train=train, group=self.architecture.group)
             new.update(statistics)
             y = normalized * params[f"{conv.norm}.weight"] + params[f"{conv.norm}.bias"]
-            return tap(conv.norm, normalized, y)
+            return tap(conv.norm, normalized, y.astype(normalized.dtype))
 
         x = jax.nn.relu(unit(self.architecture.stem, x))
         x = x if self.architecture.small else max_pool(x, window=3, stride=2, padding=1)

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.contract import Spec
-from suite.load import suggest_names
+from suite.contract import Spec, suggest_names
 
 CHUNK = 4096  # rows drawn together, so that a slice of a large table can be drawn without the rest
 Shape = tuple[int, ...]
@@ -18,6 +17,17 @@ Shape = tuple[int, ...]
 def keeps_result(version: str, options: Mapping[str, Any]) -> bool:
     """Version 2 of the tasks with dropout has other draws; see `suite.contract.KeepsResults`."""
     return version == "1" and not options.get("dropout")
+
+
+def mark_undefined(outputs: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the number that makes a score undefined: NaN for each sample of outputs that are not finite, else 0.
+
+    Args:
+        outputs: of a model, (n, …).
+        weight: of the samples, (n,); padding has weight 0 and is never marked.
+    """
+    finite = np.isfinite(outputs).reshape(len(outputs), -1).all(1)
+    return np.where(finite | (weight == 0), 0.0, np.nan)
 
 
 def compute_fans(shape: Shape) -> tuple[int, int]:

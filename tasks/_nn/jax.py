@@ -1,6 +1,7 @@
 """Layers that several jax models share, as functions of flat parameter dictionaries; images are NHWC inside a model."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,11 +81,21 @@ def draw_labels(logits: Array, draws: Array) -> Array:
     return jnp.minimum(below.sum(-1, dtype=jnp.int32), logits.shape[-1] - 1)
 
 
+def find_type(params: Tree) -> Any:
+    """Return the type that the model's products compute in: the narrowest of its parameters' types."""
+    return min((value.dtype for value in params.values()), key=lambda kind: kind.itemsize)
+
+
+def add_bias(y: Array, bias: Array) -> Array:
+    """Return y + b in the type of y. The bias may be wider, and then its gradient is summed in its type."""
+    return (y + bias).astype(y.dtype)
+
+
 def linear(params: Tree, name: str, x: Array, tap: Tap) -> Array:
     """Return x Wᵀ + b of (…, in) with a torch-shaped (out, in) weight, in the weight's type; the bias may be absent."""
     x = x.astype(params[f"{name}.weight"].dtype)
     y = x @ params[f"{name}.weight"].T
-    return tap(name, x, y + params[f"{name}.bias"] if f"{name}.bias" in params else y)
+    return tap(name, x, add_bias(y, params[f"{name}.bias"]) if f"{name}.bias" in params else y)
 
 
 def layer_norm(params: Tree, name: str, x: Array, *, eps: float) -> Array:
@@ -92,7 +103,7 @@ def layer_norm(params: Tree, name: str, x: Array, *, eps: float) -> Array:
     wide = widen_floats(x)
     centred = wide - wide.mean(-1, keepdims=True)
     normal = centred * lax.rsqrt((centred * centred).mean(-1, keepdims=True) + eps)
-    return normal.astype(x.dtype) * params[f"{name}.weight"] + params[f"{name}.bias"]
+    return (normal * params[f"{name}.weight"] + params[f"{name}.bias"]).astype(x.dtype)
 
 
 def dropout(x: Array, rate: float, *, key: Array | None, name: str, index: Array) -> Array:

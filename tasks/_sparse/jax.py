@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from suite.tasks._nn.jax import Tap, Tree
+from suite.tasks._nn.jax import Tap, Tree, add_bias
 from suite.tasks._sparse import WORTHWHILE, Shape
 
 
@@ -24,7 +24,7 @@ def linear(params: Tree, buffers: Tree, name: str, x: Array, tap: Tap, *, shape:
         y = jnp.asarray(multiply_blocks(flat, weight.astype(wide), pattern, shape[0]), x.dtype).reshape(
             *x.shape[:-1], -1
         )
-    return tap(name, x, y + params[f"{name}.bias"])
+    return tap(name, x, add_bias(y, params[f"{name}.bias"]))
 
 
 def assemble_matrix(weight: Array, pattern: Array, shape: Shape) -> Array:

@@ -133,16 +133,19 @@ class Autoencoder:
         return {}
 
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
-        """Over the whole split: mean loss per image, without and with the penalty, and mean squared error per pixel."""
-        loss = error = penalty = total = 0.0
+        """Over the whole split: mean loss per image, without and with the penalty, and mean squared error per pixel.
+
+        All are None if the loss, the error or the penalty of an image is not finite.
+        """
+        sums, total = np.zeros(3), 0.0
         for part in parts:
             weight = part["weight"].astype(np.float64)
-            loss += float(weight @ part["loss"].astype(np.float64))
-            error += float(weight @ part["error"].astype(np.float64))
-            penalty += float(weight @ part["penalty"].astype(np.float64))
+            each = np.stack([part[name].astype(np.float64) for name in ("loss", "error", "penalty")])
+            sums += [float(weight @ values) for values in np.where(weight, each, 0.0)]
             total += float(weight.sum())
-        sums = {"loss": loss, "objective": loss + penalty, "squared_error": error}
-        return {name: divide_total(value, total) for name, value in sums.items()}
+        loss, error, penalty = sums if np.isfinite(sums).all() else np.full(3, np.nan)
+        means = {"loss": loss, "objective": loss + penalty, "squared_error": error}
+        return {name: divide_total(float(value), total) for name, value in means.items()}
 
 
 class AbsentImages:

@@ -167,18 +167,25 @@ class Bert:
         return {}
 
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
-        """Accuracy in percent and mean loss over masked words, and over sentence pairs."""
+        """Accuracy in percent and mean loss over masked words, and over sentence pairs.
+
+        Both are None if a loss of their kind is not finite; the models' sums are NaN for a logit that is not.
+        """
         totals: dict[str, float] = {}
         for part in parts:
             weight = part["weight"].astype(np.float64)
-            sums = {name: float(weight @ value) for name, value in part.items() if name != "weight"}
+            sums = {
+                name: float(weight @ np.where(weight, value, 0.0)) for name, value in part.items() if name != "weight"
+            }
             sums["samples"] = float(weight.sum())
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
         metrics: dict[str, float | None] = {}
         for kind, count in (("mlm", "masks"), ("nsp", "samples")):
             if f"{kind}_hits" in totals:
-                metrics[f"{kind}_accuracy"] = divide_total(totals[f"{kind}_hits"], totals[count], 100.0)
-                metrics[f"{kind}_loss"] = divide_total(totals[f"{kind}_loss"], totals[count])
+                loss = divide_total(totals[f"{kind}_loss"], totals[count])
+                accuracy = divide_total(totals[f"{kind}_hits"], totals[count], 100.0)
+                metrics[f"{kind}_accuracy"] = None if loss is None else accuracy
+                metrics[f"{kind}_loss"] = loss
         return metrics
 
 

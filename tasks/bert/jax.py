@@ -10,14 +10,17 @@ from suite import stream
 from suite.tasks._nn.jax import (
     Tap,
     Tree,
+    add_bias,
     attention,
     cross_entropies,
     draw_labels,
     dropout,
+    find_type,
     layer_norm,
     linear,
     merge_heads,
     split_heads,
+    widen_floats,
 )
 from suite.tasks._sparse.jax import linear as block_linear
 from suite.tasks.bert import EPSILON, Bert
@@ -53,7 +56,7 @@ class Network:
             return layer_norm(params, name, x, eps=EPSILON)
 
         def lookup(name: str, rows: Array) -> Array:
-            return tap(name, rows, params[f"{name}.weight"][rows])
+            return tap(name, rows, params[f"{name}.weight"][rows].astype(kind))
 
         def attend(at: str, x: Array) -> Array:
             query, key, value = (
@@ -66,9 +69,10 @@ class Network:
         def feed(at: str, x: Array) -> Array:
             return drop(matrix(f"{at}.down", _gelu(matrix(f"{at}.up", x))), f"{at}.down")
 
-        tokens = batch["tokens"]
+        tokens, kind = batch["tokens"], find_type(params)
         places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        x = params["word.weight"][tokens] + lookup("position", places) + lookup("segment", batch["segment"])
+        x = params["word.weight"][tokens].astype(kind) + lookup("position", places)
+        x = x + lookup("segment", batch["segment"])
         x = drop(x if sizes.pre_norm else norm("norm", x), "embeddings")
         for at in (f"encoder.{layer}" for layer in range(sizes.layers)):
             if sizes.pre_norm:
@@ -84,9 +88,11 @@ class Network:
     ) -> tuple[Tree, Tree, Tree]:
         """In training logits (N, P, V) and labels (N, P), and (N, 2), (N,) for pairs; in evaluation sums (N,)."""
         x = self.encode(params, buffers, batch, train=train, key=key, tap=tap)
-        y = jnp.take_along_axis(x, batch["position"][..., None], 1)
+        # in float32: rows without so many masked words name position 0 for the others, and the gradient adds them up
+        y = jnp.take_along_axis(widen_floats(x), batch["position"][..., None], 1)
         y = layer_norm(params, "mlm.norm", _gelu(linear(params, "mlm.transform", y, tap)), eps=EPSILON)
-        outputs = {"logits": y @ params["word.weight"].T + params["mlm.bias"], "label": batch["label"]}
+        logits = add_bias(y @ params["word.weight"].astype(y.dtype).T, params["mlm.bias"])
+        outputs = {"logits": logits, "label": batch["label"]}
         if self.sizes.next_sentence:
             pooled = jnp.tanh(linear(params, "pooler", x[:, 0], tap))
             outputs["next_logits"] = linear(params, "next_sentence", pooled, tap)
@@ -114,9 +120,11 @@ class Network:
         losses, masked = self._losses(outputs), batch["masked"]
         hits = (outputs["logits"].argmax(2) == outputs["label"]) * masked
         sums = {"weight": batch["weight"], "masks": masked.sum(1)}
-        sums |= {"mlm_loss": (losses["mlm"] * masked).sum(1), "mlm_hits": hits.sum(1)}
+        # a logit of -∞ may leave the loss finite
+        mlm = jnp.where(jnp.isfinite(outputs["logits"]).all(2), losses["mlm"], jnp.nan)
+        sums |= {"mlm_loss": (mlm * masked).sum(1), "mlm_hits": hits.sum(1)}
         if "nsp" in losses:
-            sums["nsp_loss"] = losses["nsp"]
+            sums["nsp_loss"] = jnp.where(jnp.isfinite(outputs["next_logits"]).all(1), losses["nsp"], jnp.nan)
             sums["nsp_hits"] = (outputs["next_logits"].argmax(1) == outputs["next_label"]).astype(masked.dtype)
         return sums
 

@@ -56,6 +56,10 @@ class Source:
                     f"{self.root}: the records were made with {name}={value}, but the run has {required[name]}; "
                     f"set task.{name}={str(value).lower()}, or make other records, at the run's scale: {PREPARE}"
                 )
+        names = [shard["file"] for shard in _shards(manifest)]
+        if doubled := next((name for number, name in enumerate(names) if name in names[:number]), None):
+            places = ", ".join(str(number) for number, name in enumerate(names, start=1) if name == doubled)
+            raise ValueError(f"the shard {doubled} is there several times, as numbers {places}")
         faults = {shard["file"]: fault for shard in _shards(manifest) if (fault := _change(prepared, shard))}
         if faults and on_error != "skip":
             raise UserError(f"{next(iter(faults.values()))}. To skip such shards, set task.on_error=skip")
@@ -81,13 +85,20 @@ class Source:
         )
 
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
-        """Records of some rows, in any order, repetition allowed."""
+        """Records of some rows, in any order, repetition allowed.
+
+        Raises:
+            UserError: if a shard has another number of records than the manifest says.
+        """
         shards = np.searchsorted(self.ends[split], rows, side="right")
         records = np.empty(len(rows), self.type)
         for shard in np.unique(shards):
             in_shard = shards == shard
-            begin = int(self.ends[split][shard - 1]) if shard else 0
-            records[in_shard] = _mapped(self.paths[split][shard])[rows[in_shard] - begin]
+            begin, end = int(self.ends[split][shard - 1]) if shard else 0, int(self.ends[split][shard])
+            path = self.paths[split][shard]
+            if len(mapped := _mapped(path)) != end - begin:
+                raise UserError(f"{path}: {len(mapped):,} records, but {end - begin:,} in the manifest; {AGAIN}")
+            records[in_shard] = mapped[rows[in_shard] - begin]
         return records
 
 

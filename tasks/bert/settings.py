@@ -48,10 +48,21 @@ class Settings(TaskSettings):
     deep_init: bool = setting(
         ..., "initialise matrices that write into the residual stream with 0.02 / sqrt(2 layers)", affects=PROBLEM
     )
-    dropout: float = setting(..., "dropout", at_least=0, below=1)
+    dropout: float = setting(
+        ...,
+        "share of dropped elements of embeddings, attention probabilities and sub-layers' outputs",
+        at_least=0,
+        below=1,
+    )
     sequence: int = setting(..., "tokens of a record", at_least=1, affects=PROBLEM)
-    predictions: int = setting(..., "most masked words of a record", at_least=1, affects=PROBLEM)
-    probability: float = setting(..., "probability of masking a token", at_least=0, at_most=1, affects=PROBLEM)
+    predictions: int = setting(..., "most tokens of a record that are predicted", at_least=1, affects=PROBLEM)
+    probability: float = setting(
+        ...,
+        "share of a record's tokens that are predicted, [CLS] and [SEP] counted; at least one token is",
+        at_least=0,
+        at_most=1,
+        affects=PROBLEM,
+    )
     whole_word: bool = setting(..., "mask all pieces of a word", affects=PROBLEM)
     next_sentence: bool = setting(
         ..., "two segments of a record, and a head that predicts whether they belong together", affects=PROBLEM

@@ -5,6 +5,10 @@
 - WikiText: begins with a heading ` = Title = `. Each such heading begins a document; lower headings are removed.
 - plain: blank lines separate documents.
 
+The first line that is not blank tells the format; a line of another format below it is refused, because the first one
+may be damaged. WikiText and plain text have no other redundancy: a document that is gone, or there twice, is seen by
+the number of documents alone, which the manifest states for each file.
+
 A line is a paragraph of one or more sentences. `.gz` and `.bz2` files are decompressed.
 """
 
@@ -104,7 +108,8 @@ def read_documents(path: Path) -> Iterator[Document]:
     """Yield the documents of one file as lists of sentences; empty documents are left out.
 
     Raises:
-        Damaged: if the file cannot be read, a block of WikiExtractor is not closed, or a line of JSON has no text.
+        Damaged: if the file cannot be read, a block of WikiExtractor is not closed, text is between blocks, a line
+            of JSON has no text, an id is there twice, or a line belongs to another format than the first.
     """
     stream = read_lines(path)
     head: list[str] = []
@@ -119,9 +124,9 @@ def read_documents(path: Path) -> Iterator[Document]:
     elif _is_json(first):
         paragraphs = _objects(path, rest)
     elif HEADING.fullmatch(first):
-        paragraphs = _headed(rest)
+        paragraphs = _headed(_reject_markup(path, rest))
     else:
-        paragraphs = _separated(rest)
+        paragraphs = _separated(_reject_markup(path, rest, headings=True))
     for document in paragraphs:
         if sentences := [sentence for paragraph in document for sentence in split_sentences(paragraph)]:
             yield sentences
@@ -136,21 +141,31 @@ def split_sentences(paragraph: str) -> list[str]:
 def _blocks(path: Path, stream: Iterable[str]) -> Iterator[Document]:
     document: Document | None = None
     opened, number, title = 0, 0, ""
+    first_lines: dict[str, int] = {}
     for number, line in enumerate(stream, start=1):
         if line.startswith("<doc "):
             if document is not None:
                 raise Damaged(f"{path}, line {number}: a <doc …> begins before that of line {opened} has ended")
             document, opened = [], number
             title = _attribute(line, "title")
+            _check_id(path, _attribute(line, "id"), number, first_lines)
         elif line.startswith("</doc>"):
             if document is None:
                 raise Damaged(f"{path}, line {number}: </doc> without a <doc …>")
             yield _without(title, document)
             document = None
-        elif document is not None and line.strip():
+        elif line.strip():
+            if document is None:
+                raise Damaged(f"{path}, line {number}: this text is outside of <doc …> and </doc>")
             document.append(line)
     if document is not None:
         raise Damaged(f"{path}, line {opened}: this <doc …> is never closed; the file ends at line {number}")
+
+
+def _check_id(path: Path, identity: str, number: int, first_lines: dict[str, int]) -> None:
+    """Raise `Damaged` if the document of a line has the id of an earlier one."""
+    if (first := first_lines.setdefault(identity, number)) != number and identity:
+        raise Damaged(f"{path}, line {number}: the document with id {identity} is there twice, first in line {first}")
 
 
 def _without(title: str, document: Document) -> Document:
@@ -166,18 +181,46 @@ def _is_json(line: str) -> bool:
 
 
 def _objects(path: Path, stream: Iterable[str]) -> Iterator[Document]:
+    first_lines: dict[str, int] = {}
     for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
         entry = json.loads(line) if _is_json(line) else {}
         if not isinstance(entry.get("text"), str):
             raise Damaged(f"{path}, line {number}: not a JSON object with a text, unlike a file of JSON lines")
+        _check_id(path, str(entry.get("id", "")), number, first_lines)
         yield _without(entry.get("title", ""), [part for part in entry["text"].split("\n") if part.strip()])
 
 
 def _attribute(line: str, name: str) -> str:
     found = re.search(rf'{name}="([^"]*)"', line)
     return found[1] if found else ""
+
+
+def _reject_markup(path: Path, stream: Iterable[str], *, headings: bool = False) -> Iterator[str]:
+    """Yield the lines of a file that began as WikiText or plain text.
+
+    Args:
+        path: of the file, for messages.
+        stream: its lines.
+        headings: refuse headings of WikiText, too.
+
+    Raises:
+        Damaged: for a line of WikiExtractor's formats: its tags, or a JSON object with a text.
+    """
+    before = ""
+    for number, line in enumerate(stream, start=1):
+        kind = ""
+        if line.startswith(("<doc id=", "</doc>")):
+            kind = "WikiExtractor's documents"
+        elif line.startswith('{"') and _is_json(line) and "text" in json.loads(line):
+            kind = "JSON lines"
+        elif headings and line.startswith(" = ") and not before.strip() and HEADING.fullmatch(line):
+            kind = "WikiText"
+        if kind:
+            raise Damaged(f"{path}, line {number}: this line is one of {kind}, but the file does not begin as they do")
+        before = line
+        yield line
 
 
 def _headed(stream: Iterable[str]) -> Iterator[Document]:

@@ -81,7 +81,8 @@ class MaskedWords(nn.Module):
 
     def forward(self, x: Tensor, words: Tensor) -> Tensor:
         """(N, P, width) and the table (V, width) to logits (N, P, V)."""
-        return functional.linear(self.norm(_gelu(self.transform(x))), words, self.bias)
+        seen = widen_floats(_gelu(self.transform(x)))  # of bfloat16, LayerNorm on a CPU adds up gradients in bfloat16
+        return functional.linear(self.norm(seen), words, self.bias)
 
 
 class Network(nn.Module):
@@ -151,9 +152,10 @@ class Network(nn.Module):
         losses, masked = self._losses(outputs), batch["masked"]
         hits = (outputs["logits"].argmax(2) == outputs["label"]) * masked
         sums = {"weight": batch["weight"], "masks": masked.sum(1)}
-        sums |= {"mlm_loss": (losses["mlm"] * masked).sum(1), "mlm_hits": hits.sum(1)}
+        mlm = losses["mlm"].where(outputs["logits"].isfinite().all(2), torch.nan)  # a logit of -∞ may leave it finite
+        sums |= {"mlm_loss": (mlm * masked).sum(1), "mlm_hits": hits.sum(1)}
         if "nsp" in losses:
-            sums["nsp_loss"] = losses["nsp"]
+            sums["nsp_loss"] = losses["nsp"].where(outputs["next_logits"].isfinite().all(1), torch.nan)
             sums["nsp_hits"] = (outputs["next_logits"].argmax(1) == outputs["next_label"]).to(masked.dtype)
         return sums
 

@@ -61,7 +61,8 @@ class WordPiece:
 
 def read_vocabulary(path: Path) -> WordPiece:
     """Read the vocabulary in a file, one piece a line."""
-    return WordPiece(path.read_text(encoding="utf-8").splitlines(), path)
+    # not `splitlines`: a piece may be a character such as U+2028, which is no end of a line here
+    return WordPiece(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), path)
 
 
 def learn_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> WordPiece:

@@ -4,6 +4,7 @@ Batches and metric are those of `tasks/_images`; see CARD.md for sources, licenc
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from suite.contract import UserError
@@ -106,7 +107,10 @@ def make(
         raise UserError(f"task.classes: selects class directories, but task.data={data} has none; set task.data=folder")
     module = import_source(data)
     if absent:
-        images = AbsentImages(module.PUBLISHED, classes=len(classes or ()) or published_classes, size=image_size)
+        count = len(classes or ()) or published_classes
+        whole = module.PUBLISHED
+        samples = {split: number * count // module.CLASSES for split, number in whole.samples.items()}
+        images = AbsentImages(replace(whole, samples=samples), classes=count, size=image_size)
     else:
         images = module.make(**source)
     outputs = head or images.classes

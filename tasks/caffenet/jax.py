@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite.tasks._images.jax import Classifier
-from suite.tasks._nn.jax import Tap, Tree, conv2d, dropout, linear
+from suite.tasks._nn.jax import Tap, Tree, add_bias, conv2d, dropout, linear
 from suite.tasks.caffenet import CaffeNet
 from suite.tasks.caffenet.architecture import (
     DROPOUT,
@@ -35,7 +35,8 @@ class Model(Classifier):
         """(N, S, S, 3) images to (N, classes) logits; there are no buffers."""
         for conv in self.architecture.convolutions:
             weight, bias = params[f"{conv.name}.weight"], params[f"{conv.name}.bias"]
-            y = conv2d(x, weight, stride=conv.stride, padding=conv.padding, groups=conv.groups) + bias
+            y = conv2d(x, weight, stride=conv.stride, padding=conv.padding, groups=conv.groups)
+            y = add_bias(y, bias)
             x = jax.nn.relu(y if conv.groups > 1 else tap(conv.name, x, y))
             x = _max_pool(x) if conv.pool else x
             x = _local_response_norm(x) if conv.norm else x

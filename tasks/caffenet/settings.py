@@ -31,7 +31,7 @@ class Settings(TaskSettings):
     width: int = setting(..., "channels of the first convolution", at_least=1, affects=PROBLEM)
     hidden: int = setting(..., "width of fc6 and fc7", at_least=1, affects=PROBLEM)
     init: Literal["gaussian", "fan_in"] = setting(..., "initial weights; gaussian: CaffeNet's", affects=PROBLEM)
-    dropout: float = setting(..., "of fc6 and fc7", at_least=0, below=1)
+    dropout: float = setting(..., "share of dropped outputs of fc6 and fc7", at_least=0, below=1)
     published_classes: int = setting(
         ..., "classes of the published data, used where the data is absent", at_least=1, affects=PROBLEM
     )
@@ -39,5 +39,7 @@ class Settings(TaskSettings):
         ..., "outputs of the last layer; 0: the number of classes", at_least=0, affects=PROBLEM, before=0
     )
     image_size: int = setting(..., "height and width", at_least=1, affects=PROBLEM)
-    smoothing: float = setting(..., "label smoothing", at_least=0, at_most=1)
+    smoothing: float = setting(
+        ..., "label smoothing: share of a target that all classes have alike", at_least=0, at_most=1
+    )
     source: Source = setting(..., "options of the data", affects=PROBLEM)

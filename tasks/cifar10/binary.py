@@ -4,6 +4,7 @@ A binary record is a label and 3 × 32 × 32 bytes, red first. A Python batch is
 (n, 3072) and `labels`. Pickles can execute code, so only the classes in `ALLOWED` are unpickled.
 """
 
+import filecmp
 import hashlib
 import io
 import pickle
@@ -51,13 +52,19 @@ def _python(content: bytes) -> np.ndarray:
     """Records (n, RECORD) of a Python batch.
 
     Raises:
-        ValueError: if pixels or labels are not whole numbers of one byte, or the shape is another.
+        ValueError: if pixels or labels are not whole numbers of one byte, the shape is another, the file names of the
+            images are not as many, or something follows.
     """
-    batch = _Arrays(io.BytesIO(content), encoding="latin1").load()
+    file = io.BytesIO(content)
+    batch = _Arrays(file, encoding="latin1").load()
+    if rest := len(content) - file.tell():
+        raise ValueError(f"{rest:,} bytes follow the batch")
     data, labels = (_whole(name, np.asarray(batch[name])) for name in ("data", "labels"))
     if labels.ndim != 1 or data.shape != (len(labels), RECORD - 1):
         shapes = f"data of shape {data.shape} and labels of shape {labels.shape}"
         raise ValueError(f"{shapes} instead of (n, {RECORD - 1}) and (n,)")
+    if "filenames" in batch and len(batch["filenames"]) != len(labels):
+        raise ValueError(f"{len(batch['filenames']):,} filenames for {len(labels):,} labels")
     return np.concatenate([labels[:, None], data], 1)
 
 
@@ -102,7 +109,8 @@ def find_files(data_dir: str | Path | None) -> dict[str, list[Path]]:
     """Find the batch files of each split, in the directory itself or in the folder that the archive creates.
 
     Raises:
-        UserError: if a file is missing, or no directory is set and CIFAR-10 was not fetched.
+        UserError: if a file is missing, there is a further batch, two are the same file, or no directory is set and
+            CIFAR-10 was not fetched.
     """
     root = CIFAR_10.find(data_dir)
     for suffix, folder in FOLDERS.items():
@@ -112,8 +120,21 @@ def find_files(data_dir: str | Path | None) -> dict[str, list[Path]]:
                 missing = [path for paths in files.values() for path in paths if not path.is_file()]
                 if missing:
                     raise UserError(f"{missing[0]}: missing; all six batches of CIFAR-10 are needed")
+                _reject_others(place, suffix, [path for paths in files.values() for path in paths])
                 return files
     raise UserError(f"{root}: contains neither {' nor '.join(FOLDERS.values())}; set data_dir=DIRECTORY")
+
+
+def _reject_others(folder: Path, suffix: str, batches: list[Path]) -> None:
+    """Raise `UserError` for a batch that is not among the six, and for one that is a copy of another."""
+    if others := sorted({path for path in folder.glob(f"*_batch*{suffix}") if path.suffix == suffix} - {*batches}):
+        raise UserError(f"{others[0]}: CIFAR-10 has no such batch, and it would not be read; move it elsewhere")
+    first: dict[bytes, Path] = {}
+    for path in batches:
+        with path.open("rb") as file:
+            same = first.setdefault(file.read(RECORD), path)
+        if same != path and filecmp.cmp(same, path, shallow=False):
+            raise UserError(f"{path}: has the same contents as {same.name}; download one of them again")
 
 
 class Cifar:

@@ -24,6 +24,8 @@ class Settings(TaskSettings):
     blocks: tuple[int, ...] = setting(..., "blocks of each stage", affects=PROBLEM)
     width: int = setting(..., "channels of the stem", at_least=1, affects=PROBLEM)
     bn_group: int = setting(..., "consecutive images that share batch normalisation's statistics", at_least=1)
-    smoothing: float = setting(..., "label smoothing", at_least=0, at_most=1)
-    mixup: float = setting(..., "alpha of running mixup", at_least=0)
+    smoothing: float = setting(
+        ..., "label smoothing: share of a target that all classes have alike", at_least=0, at_most=1
+    )
+    mixup: float = setting(..., "alpha of running mixup, whose share is Beta(alpha, alpha); 0: none", at_least=0)
     source: Source = setting(..., "options of the data", affects=PROBLEM)

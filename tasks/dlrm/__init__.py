@@ -102,7 +102,7 @@ class DLRM:
         return read | {"ids": self.places(read["ids"]), "weight": weight, "index": numbers}
 
     def places(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of the common table, (n, sum of hots) int32, for one id of each feature, (n, 26).
+        """Rows of the common table, (n, sum of hots) int32 or int64, for one id of each feature, (n, 26).
 
         The public logs have one id for each feature. Further ids of a feature (`hots`) are derived from it, as in
         MLPerf's second benchmark.
@@ -113,7 +113,8 @@ class DLRM:
         if slots.any():
             further = stream.bits(np, (0, 0), "hots", repeated * 131 + slots) % rows[network.segments]
             repeated = np.where(slots > 0, further, repeated)
-        return (repeated % rows[network.segments] + network.offsets[network.segments]).astype(np.int32)
+        places = repeated % rows[network.segments] + network.offsets[network.segments]
+        return places.astype(np.int32 if rows.sum() <= np.iinfo(np.int32).max else np.int64)
 
     def batches(self, split: str) -> int:
         """Batches in one validation pass."""
@@ -126,12 +127,14 @@ class DLRM:
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
         """AUC with ties counted half, over the whole split at once, and mean log-loss.
 
-        The AUC of rows that are all positive or all negative is undefined.
+        The AUC of rows that are all positive or all negative is undefined, and so are both if a logit is not finite.
         """
         from sklearn.metrics import roc_auc_score
 
         rows = [(part["logit"][part["weight"] > 0], part["label"][part["weight"] > 0]) for part in parts]
         logit, label = (np.concatenate(values).astype(np.float64) for values in zip(*rows, strict=True))
+        if not np.isfinite(logit).all():
+            return dict.fromkeys(("auc", "loss"))
         losses = np.logaddexp(0.0, logit) - label * logit
         both = len(np.unique(label)) == 2
         auc = float(roc_auc_score(label, logit)) if both else None

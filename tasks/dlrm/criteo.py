@@ -1,7 +1,10 @@
 """Criteo's click logs: 40 columns of text, prepared once into arrays that are memory-mapped.
 
-A line contains a label, 13 integers and 26 hexadecimal words, separated by tabs; an empty field is unknown. The
-preparation follows the script of facebookresearch/dlrm: an unknown or negative integer is 0, an integer x becomes
+A line contains a label, 13 integers and 26 hexadecimal words, separated by tabs; an empty field is unknown. Each line
+ends with a newline; without it, the last one may be cut off. The format has no other redundancy: equal lines are legal,
+and a line that is gone is seen by the number of rows alone, which the manifest states for each file.
+
+The preparation follows the script of facebookresearch/dlrm: an unknown or negative integer is 0, an integer x becomes
 log(1 + x), and an unknown word is treated like any other word. Ids number the words in the order of their first
 appearance in the *training* rows; 0 is a word that does not appear there. (The published script also numbers the words
 of the test rows, so that its test rows have no new words.) With `hash_rows`, ids are 1 + word mod hash_rows, and no
@@ -39,6 +42,7 @@ RAW = re.compile(r"(train|valid|test|day_\d+)(?:\.txt|\.tsv)?(?:\.gz)?")
 MOST_COMPARED = 100_000_000  # rows whose splits are compared
 CHUNK = 65_536  # lines encoded together
 HELD_BACK = "Criteo's test rows"  # half a day before the validation rows
+UNLABELLED = "without labels, in test.txt"
 SHARES = 14  # a single file counts as 7 days; the second half of the last is for validation (facebookresearch/dlrm)
 
 
@@ -51,6 +55,7 @@ class Part:
     start: int = 0
     stop: int | None = None
     held_back: int = 0  # lines before `start` that no split reads
+    unlabelled: int = 0  # lines of the folder's `test` file, if it has no labels
 
 
 def find_parts(folder: Path) -> list[Part]:
@@ -59,10 +64,11 @@ def find_parts(folder: Path) -> list[Part]:
     The directory contains `train` and `valid` or `test` (all labelled), or `day_0` … `day_23` (the second half of the
     last day is for validation), or a single `train` (the second half of its last seventh is for validation). File names
     end in `.txt`, `.tsv` or nothing, and in `.gz` if compressed. The halves before the validation rows are Criteo's
-    test rows and are left out.
+    test rows and are left out, as is a `test` without labels beside a single `train`.
 
     Raises:
-        UserError: if the directory contains none of these, one of them twice, or not every day up to the last.
+        UserError: if the directory contains none of these, one of them twice, others besides, or not every day up to
+            the last; also for a `valid` without labels.
     """
     named = {path: RAW.fullmatch(path.name) for path in sorted(folder.iterdir()) if path.is_file()}
     files: dict[str, Path] = {}
@@ -70,7 +76,10 @@ def find_parts(folder: Path) -> list[Part]:
         if match and files.setdefault(match[1], path) != path:
             raise UserError(f"{folder}: contains both {files[match[1]].name} and {path.name}; leave one of them")
     days = sorted((name for name in files if name.startswith("day_")), key=lambda name: int(name[4:]))
-    held_out = next((files[name] for name in ("valid", "test") if name in files), None)
+    held_out = [name for name in ("valid", "test") if name in files]
+    if others := held_out[1:] or (days and [name for name in ("train", *held_out) if name in files]):
+        kept = files[held_out[0] if held_out[1:] else days[0]].name
+        raise UserError(f"{folder}: {files[others[0]].name} would not be read beside {kept}; leave one of them")
     if absent := [f"day_{number}" for number, day in enumerate(days) if day != f"day_{number}"]:
         raise UserError(f"{folder}: {absent[0]} is missing before {days[-1]}; add it, or leave out the later days")
     if days:
@@ -78,13 +87,17 @@ def find_parts(folder: Path) -> list[Part]:
         return [Part(files[day], "train") for day in days[:-1]] + [
             Part(files[days[-1]], "valid", lines // 2, held_back=lines // 2)
         ]
-    if "train" in files and held_out and _labelled(held_out):
-        return [Part(files["train"], "train"), Part(held_out, "valid")]
+    if "train" in files and held_out and (held_out == ["valid"] or _is_labelled(files["test"])):
+        return [Part(files["train"], "train"), Part(files[held_out[0]], "valid")]
     if "train" in files:
+        unlabelled = sum(1 for _ in _lines(files["test"])) if held_out else 0
         lines = sum(1 for _ in _lines(files["train"]))
         half = lines // SHARES
         cut = lines - half
-        return [Part(files["train"], "train", 0, cut - half), Part(files["train"], "valid", cut, held_back=half)]
+        return [
+            Part(files["train"], "train", 0, cut - half),
+            Part(files["train"], "valid", cut, None, half, unlabelled),
+        ]
     raise UserError(f"{folder}: contains neither train.txt nor day_0 …; put Criteo's files there, plain or .gz")
 
 
@@ -105,11 +118,13 @@ def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_er
     words: list[dict[int, int]] = [{} for _ in range(FEATURES)]
     skipped: list[str] = []
     samples: dict[str, int] = dict.fromkeys(SPLITS, 0)
+    kept: dict[str, int] = {}
     parts = sorted(find_parts(Path(folder)), key=lambda part: part.split)
     for part in parts:  # training rows first, because they define the words
         for rows in _chunks(part, skipped if on_error == "skip" else None):
             arrays = _encode(rows, words, hash_rows, learn=part.split == "train")
             samples[part.split] += len(rows.label)
+            kept[part.path.name] = kept.get(part.path.name, 0) + len(rows.label)
             for name, array in arrays.items():
                 with (target / f"{part.split}.{name}.bin").open("ab") as file:
                     array.tofile(file)
@@ -120,6 +135,8 @@ def prepare(folder: str | Path, target: str | Path, *, hash_rows: int = 0, on_er
     rows_of = [hash_rows + 1 if hash_rows else len(known) + 1 for known in words]
     manifest = {"format": FORMAT, "samples": samples, "rows": rows_of, "files": files, "skipped": skipped}
     manifest["held_back"] = sum(part.held_back for part in parts)
+    manifest["unlabelled"] = sum(part.unlabelled for part in parts)
+    manifest["kept"] = kept
     write_manifest(target / MANIFEST, manifest, files)
 
 
@@ -148,19 +165,28 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path}: damaged after line {number}: {error}; download it again") from error
 
 
-def _labelled(path: Path) -> bool:
-    return next(_lines(path), b"").count(b"\t") == DENSE + FEATURES
+def _is_labelled(path: Path) -> bool:
+    """Return whether a `test` file has labels; its first two lines tell, so that one that is damaged hides nothing.
+
+    Raises:
+        UserError: if only one of them has.
+    """
+    with_label = [line.count(b"\t") != DENSE + FEATURES - 1 for line in islice(_lines(path), 2)]
+    if len(set(with_label)) > 1:
+        number = 1 + with_label.index(False)
+        raise UserError(f"{path}, line {number}: has no label, unlike line {3 - number}; repair it")
+    return any(with_label)
 
 
 def _chunks(part: Part, skipped: list[str] | None) -> Iterator[Rows]:
     """Rows, CHUNK lines at a time; an unreadable line is added to `skipped`, or raises if that is None."""
     selected = islice(_lines(part.path), part.start, part.stop)
     for start in count(part.start, CHUNK):
-        lines = [line.rstrip(b"\r\n") for line in islice(selected, CHUNK)]
+        lines = list(islice(selected, CHUNK))
         if not lines:
             return
         try:
-            yield Rows(lines)
+            yield Rows([line.rstrip(b"\r\n") for line in lines], whole=lines[-1].endswith(b"\n"))
         except MalformedError:
             if good := list(_select_readable(part.path, start, lines, skipped)):
                 yield Rows(good)
@@ -173,15 +199,18 @@ def _select_readable(path: Path, start: int, lines: list[bytes], skipped: list[s
         UserError: for the first malformed line, if `skipped` is None.
     """
     for number, line in enumerate(lines, start=start + 1):
+        stripped = line.rstrip(b"\r\n")
         try:
-            _check_fields(line)
+            _check_fields(stripped)
+            if stripped == line:
+                raise ValueError("the file ends within this line, or a newline is missing at its end")
         except ValueError as error:
             fault = f"{path}, line {number}: {error}"
             if skipped is None:
                 raise UserError(f"{fault}; repair it, or skip such lines with task.on_error=skip") from error
             skipped.append(fault)
         else:
-            yield line
+            yield stripped
 
 
 def _check_fields(line: bytes) -> None:
@@ -305,6 +334,7 @@ def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
 def _dropped(manifest: dict[str, Any]) -> dict[str, int]:
     """Return the number of raw rows that no split contains, by reason; older manifests count only damaged rows."""
     counts = {DAMAGED: len(manifest["skipped"]), HELD_BACK: manifest.get("held_back", 0)}
+    counts[UNLABELLED] = manifest.get("unlabelled", 0)
     return {reason: count for reason, count in counts.items() if count}
 
 

@@ -41,14 +41,15 @@ class Model:
             return x
 
         dense = network("bottom", batch["dense"], last=True)
-        vectors = jnp.concatenate([dense[:, None], rows], 1)  # (N, 27, width)
+        vectors = jnp.concatenate([dense[:, None], rows.astype(dense.dtype)], 1)  # (N, 27, width)
         if at.interaction == "cross":
             first = joined = vectors.reshape(len(dense), -1)
             for layer in range(at.cross_layers):
                 down = linear(params, f"cross.{layer}.down", joined, tap)
                 joined = first * linear(params, f"cross.{layer}.up", down, tap) + joined
         else:
-            products = (vectors @ vectors.swapaxes(1, 2)).reshape(len(dense), -1)[:, at.pairs]
+            products = (vectors @ vectors.swapaxes(1, 2)).reshape(len(dense), -1)
+            products = products.at[:, at.pairs].get(unique_indices=True)
             joined = jnp.concatenate([dense, products], 1)
         outputs = {"logit": network("top", joined, last=False)[:, 0], "label": batch["label"]}
         return outputs if train else outputs | {"weight": batch["weight"]}, buffers, carry

@@ -46,12 +46,17 @@ class Rows:
         words: (n, 26) uint64, equal for equal words only; 0 where unknown.
     """
 
-    def __init__(self, lines: list[bytes]):
+    def __init__(self, lines: list[bytes], *, whole: bool = True):
         """Read lines without their ends.
 
+        Args:
+            lines: at least one.
+            whole: whether the last one ended with a newline.
+
         Raises:
-            MalformedError: a line has another number of columns, or a malformed field.
+            MalformedError: a line has another number of columns, or a malformed field, or is cut off.
         """
+        _require(whole)
         text = b"\n".join([*lines, bytes(WIDTH)])
         content = np.frombuffer(text, np.uint8)
         _require(text.count(0) == WIDTH)

@@ -31,7 +31,12 @@ class Settings(TaskSettings):
     hots: tuple[int, ...] = setting(..., "ids of each feature; one number holds for all", affects=PROBLEM)
     cross_layers: int = setting(..., "layers of the cross network", at_least=0, affects=PROBLEM)
     cross_rank: int = setting(..., "rank of its matrices", at_least=1, affects=PROBLEM)
-    limit: int | None = setting(..., "largest number of rows of a table", at_least=1, affects=PROBLEM)
+    limit: int | None = setting(
+        ...,
+        "largest number of rows of a table; ids are taken modulo the rows; null: no limit",
+        at_least=1,
+        affects=PROBLEM,
+    )
     published_rows: tuple[int, ...] = setting(
         ..., "rows of the published tables, used where the logs are absent", affects=PROBLEM
     )

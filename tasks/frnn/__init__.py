@@ -230,7 +230,10 @@ class FRNN:
         return {"hidden": np.zeros(size, np.float32), "cell": np.zeros(size, np.float32)}
 
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
-        """Area under the ROC curve over shots for several deadlines, rates at the best threshold, and mean loss."""
+        """Area under the ROC curve over shots for several deadlines, rates at the best threshold, and mean loss.
+
+        All are undefined if an output is not finite.
+        """
         outputs, disrupted, loss, total = [], [], 0.0, 0
         for part in parts:
             real = part["weight"] > 0
@@ -240,12 +243,17 @@ class FRNN:
                 outputs.append(output[:steps].astype(np.float64))
                 disrupted.append(bool(ends))
             loss, total = loss + float(part["loss"][real].sum(dtype=np.float64)), total + int(part["steps"][real].sum())
-        return self.areas(outputs, disrupted) | {"loss": divide_total(loss, total)}
+        metrics = self.areas(outputs, disrupted) | {"loss": divide_total(loss, total)}
+        return metrics if _are_finite(outputs) else dict.fromkeys(metrics)  # a hinge loss of infinity may be 0
 
     def areas(self, outputs: Sequence[np.ndarray], disrupted: Sequence[bool] | np.ndarray) -> dict[str, float | None]:
-        """Return the metrics of outputs (steps,) for each shot, which are larger if a disruption is more likely."""
-        if not 0 < np.count_nonzero(disrupted) < len(outputs):
-            return dict.fromkeys(self.undefined)  # rates need both disruptive and other shots
+        """Return the metrics of outputs (steps,) for each shot, which are larger if a disruption is more likely.
+
+        They are undefined if an output is not finite, and without both disruptive and other shots.
+        """
+        both = 0 < np.count_nonzero(disrupted) < len(outputs)
+        if not both or not _are_finite(outputs):
+            return dict.fromkeys(self.undefined)
         warning = round(self.warning / self.dt)
         find = functools.partial(metric.collect_peaks, outputs, disrupted, ignore=self.ignore)
         regions = find(deadline=self.deadline, warning=max(warning, self.deadline))
@@ -256,6 +264,10 @@ class FRNN:
             **{key: find(deadline=steps, warning=max(warning, steps)).area() for key, steps in areas.items()},
             **{name: rates[name] for name in ("early", "missed", "false")},
         }
+
+
+def _are_finite(outputs: Iterable[np.ndarray]) -> bool:
+    return all(np.isfinite(output).all() for output in outputs)
 
 
 class Described(FRNN):

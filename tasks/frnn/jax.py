@@ -29,10 +29,11 @@ def lstm(gates: Array, weight: Array, hidden: Array, cell: Array, mask: Array | 
     Returns:
         Every step's hidden state (N, T, hidden), the last one and the last cell.
     """
+    wide = widen_floats(weight)  # its gradient is a sum over steps
 
     def step(state: tuple[Array, Array], gates: Array) -> tuple[tuple[Array, Array], Array]:
         hidden, cell = state
-        gates = gates + (hidden if mask is None else hidden * mask) @ weight.T
+        gates = gates + (hidden if mask is None else hidden * mask) @ wide.astype(hidden.dtype).T
         first, forget, new, last = jnp.split(gates, 4, 1)
         cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(first) * jnp.tanh(new)
         hidden = jax.nn.sigmoid(last) * jnp.tanh(cell)

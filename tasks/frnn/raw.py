@@ -12,6 +12,7 @@ from suite.tasks.frnn.shots import Channels
 from suite.tasks.frnn.signals import find_machine
 
 AFTER_CURRENT = 0.05  # seconds that are kept after the plasma current has ended, for the disruption
+CUT_OFF = "the file ends within this line; if the line is complete, add a newline"
 SLACK = 1e-6  # share of a step: a sample at a grid point belongs to it despite rounding
 
 
@@ -82,8 +83,8 @@ def resample_shot(reader: Reader, entry: Entry, channels: Channels, *, dt: float
     last value at or before it. Values are not interpolated in time, because that would use later values.
 
     Raises:
-        Unusable: if a signal is missing, empty, all zero, ends too early or contains NaN; if there is no current; or if
-            the shot has at most `shortest` steps.
+        Unusable: if a signal is missing, empty, all zero, ends too early or contains NaN; if a profile's values and
+            radii differ in number; if there is no current; or if the shot has at most `shortest` steps.
     """
     archive = find_machine(entry.machine)
     signals: dict[str, Series] = {}
@@ -120,6 +121,9 @@ def _whole(name: str, series: Series) -> Series:
     if not np.isfinite(series.time).all() or not np.isfinite(series.values).all():
         row = int(np.argmin(np.isfinite(series.time) & np.isfinite(series.values).all(1)))
         raise Unusable(f"{series.where}: {name} contains NaN, first in sample {row + 1}")
+    if series.radius is not None and series.radius.shape != series.values.shape:
+        shapes = f"{series.radius.shape} radii for {series.values.shape} values"
+        raise Unusable(f"{series.where}: {name} has {shapes}; each value needs its radius")
     if not series.values.any():
         raise Unusable(f"{series.where}: {name} is always zero")
     rows = np.argsort(series.time, kind="stable")

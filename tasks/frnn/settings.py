@@ -45,15 +45,23 @@ class Settings(TaskSettings):
     activation: Literal["relu", "none"] = setting(
         ..., "after a convolution; none: as in the published code", affects=PROBLEM
     )
-    dropout: float = setting(..., "dropout", at_least=0, below=1)
+    dropout: float = setting(
+        ..., "share of dropped elements of every LSTM's input, state and output", at_least=0, below=1
+    )
     l2: float = setting(..., "penalty of the weights", at_least=0)
     length: int = setting(..., "steps of a chunk", at_least=1, affects=PROBLEM)
     target: Literal["hinge", "ttd"] = setting(..., "what the network predicts", affects=PROBLEM)
     warning: float = setting(
-        ..., "seconds before a disruption from which on an alarm is right", at_least=0, affects=PROBLEM
+        ...,
+        "seconds at the end of a disruptive shot in which an alarm is right, and the target positive",
+        at_least=0,
+        affects=PROBLEM,
     )
     deadline: float = setting(
-        ..., "seconds before a disruption after which an alarm is a miss", at_least=0, affects=PROBLEM
+        ...,
+        "seconds at the end of a disruptive shot in which an alarm is a miss; training shots end before them",
+        at_least=0,
+        affects=PROBLEM,
     )
     ignore: float = setting(..., "seconds at the start of a shot without alarms", at_least=0, affects=PROBLEM)
     source: Source = setting(..., "options of the data", affects=PROBLEM)

@@ -153,7 +153,7 @@ def split_shots(source: Source, protocol: str, *, glimpse: int) -> dict[str, Spl
     without their labels, as in plasma-python.
 
     Raises:
-        UserError: if there are too few machines for the protocol.
+        UserError: if there are too few machines for the protocol, or both lists have the same shot.
     """
     if protocol not in PROTOCOLS:
         raise UserError(f"task.protocol={protocol}: unknown; choose one of {', '.join(PROTOCOLS)}")
@@ -171,6 +171,11 @@ def split_shots(source: Source, protocol: str, *, glimpse: int) -> dict[str, Spl
         train, valid = [(home, rows[:count])], [(home, rows[count:])]
     else:
         away = source.shots(source.machines[1])
+        if home.machine == away.machine and len(both := np.intersect1d(home.numbers, away.numbers)):
+            raise UserError(
+                f"shot {both[0]} is in both lists, {' and '.join(source.machines[:2])}; its training steps would be "
+                "test steps, too. Remove it from one list"
+            )
         others = order.draw_permutation(len(away), seed=SPLIT_SEED, epoch=0)
         seen = glimpse if protocol == "glimpse" else 0
         train = [(home, rows), (away, others[:seen])] if seen else [(home, rows)]

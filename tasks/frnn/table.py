@@ -1,18 +1,20 @@
 """Reads long tables: one CSV file for each list, one line for each time step; a shot's lines are sorted by time.
 
 Columns are identified by name: the shot's number, the time in seconds, a label, and one column for each signal. The
-label is not 0 if the shot ends in a disruption, which is at the last such time.
+label is not 0 if the shot ends in a disruption, which is at the last such time. The last line ends like the others;
+otherwise the file may be cut off.
 """
 
 import csv
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from suite.contract import UserError
-from suite.tasks.frnn.raw import Entry, Series, Unusable
+from suite.tasks.frnn.raw import CUT_OFF, Entry, Series, Unusable
 from suite.tasks.frnn.shots import Channels
 
 
@@ -35,7 +37,8 @@ class Table:
         """Return the shots of each file, by the file's name.
 
         Raises:
-            UserError: if a column is missing, or a line does not match the header.
+            UserError: if a column is missing or there twice, a line does not match the header or is cut off, or the
+                lines of a shot do not follow each other in time; also for a file without shots.
         """
         return {path.stem: self._scan(path) for path in sorted(self._root.glob("*.csv"))}
 
@@ -46,28 +49,42 @@ class Table:
             if missing := [name for name in self._columns.values() if name not in header]:
                 advice = "set task.sources.archive.options.columns.NAME=COLUMN"
                 raise UserError(f"{path}:1: no column {missing[0]}; {advice}")
+            if doubled := next((name for name in header if header.count(name) > 1), None):
+                raise UserError(f"{path}:1: two columns are called {doubled}; rename or remove one of them")
             shot, time, label = (header.index(self._columns[name]) for name in ("shot", "time", "label"))
             self._headers[path.stem] = header
-            last, place, number = None, file.tell(), 1
+            last, before, place, number = None, -math.inf, file.tell(), 1
             while line := file.readline():
                 number += 1
-                words = _text(path, number, line).rstrip("\r\n").split(",")
+                content = _text(path, number, line)
+                words = content.rstrip("\r\n").split(",")
                 if len(words) != len(header):
                     raise UserError(f"{path}:{number}: {len(words)} columns, but the header has {len(header)}")
+                if not content.endswith("\n"):
+                    raise UserError(f"{path}:{number}: {CUT_OFF}")
                 try:
-                    current, moment, positive = int(words[shot]), float(words[time]), float(words[label]) != 0
+                    current, moment, positive = int(words[shot]), float(words[time]), float(words[label])
                 except ValueError as error:
                     raise UserError(f"{path}:{number}: {error}") from error
+                if not math.isfinite(moment + positive):
+                    raise UserError(f"{path}:{number}: the time {words[time]} or the label {words[label]} is no number")
                 if current != last:
                     if current in entries:
                         raise UserError(f"{path}:{number}: shot {current} continues here; sort the lines by shot")
                     entries[current] = Entry(path.stem, current, None, f"{path}:{number}")
                     self._places[path.stem, current] = place, number, 0
+                elif moment <= before:
+                    raise UserError(
+                        f"{path}:{number}: the time {moment:g} of shot {current} does not follow {before:g} in the "
+                        "line before; sort the lines of a shot by time, and remove those that are there twice"
+                    )
                 if positive:
                     entries[current] = Entry(path.stem, current, moment, entries[current].where)
                 start, first, count = self._places[path.stem, current]
                 self._places[path.stem, current] = start, first, count + 1
-                last, place = current, file.tell()
+                last, before, place = current, moment, file.tell()
+        if not entries:
+            raise UserError(f"{path}: contains no shot, only a header; remove the file, or restore its lines")
         return list(entries.values())
 
     def files(self, entry: Entry, channels: Channels) -> list[str]:

@@ -28,7 +28,9 @@ class Settings(TaskSettings):
     width: int = setting(..., "channels of the stem", at_least=1, affects=PROBLEM)
     bn_group: int = setting(..., "consecutive images that share batch normalisation's statistics", at_least=1)
     image_size: int = setting(..., "height and width", at_least=1, affects=PROBLEM)
-    smoothing: float = setting(..., "label smoothing", at_least=0, at_most=1)
-    mixup: float = setting(..., "alpha of running mixup", at_least=0)
+    smoothing: float = setting(
+        ..., "label smoothing: share of a target that all classes have alike", at_least=0, at_most=1
+    )
+    mixup: float = setting(..., "alpha of running mixup, whose share is Beta(alpha, alpha); 0: none", at_least=0)
     erase: float = setting(..., "probability of random erasing, for folders", at_least=0, at_most=1)
     source: Source = setting(..., "options of the data", affects=PROBLEM)

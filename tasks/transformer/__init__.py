@@ -5,8 +5,10 @@
 and targets.
 """
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +54,10 @@ class Pairs(Protocol):
         """Return the translations of some rows as text, before tokenisation."""
         ...
 
+    def count_unwritable(self, longest: int) -> dict[str, int]:
+        """Count the held-out translations that no model can write in `longest` words with their end, by cause."""
+        ...
+
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
         """Detokenise rows of words, each up to its end."""
         ...
@@ -94,10 +100,12 @@ class Translation:
         self.smoothing, self.beam, self.alpha = smoothing, beam, alpha
         self.longest = pairs.lengths("valid")[0] + extra  # most words of a generated translation
 
-    @property
-    def data(self) -> Data:
-        """Data of the sentences."""
-        return self.pairs.data
+    @functools.cached_property
+    def data(self) -> Data:  # type: ignore[override]
+        """Data of the sentences; its note says how many references cannot be written in full."""
+        data, causes = self.pairs.data, self.pairs.count_unwritable(self.longest)
+        lost = ", ".join(f"{count:,} are {cause}" for cause, count in causes.items() if count)
+        return replace(data, note="; ".join(filter(None, (data.note, lost and f"of the references, {lost}"))))
 
     def shapes(self) -> dict[str, Spec]:
         """Every parameter; there are no buffers."""
@@ -136,15 +144,31 @@ class Translation:
         start: Callable[[Mapping[str, np.ndarray]], Any],
         advance: search.Advance,
     ) -> Batch:
-        """Generate translations: `written` (n, longest); see `suite.contract.Generates`."""
-        limits = {"sentences": len(batch["source"]), "length": self.longest}
+        """Generate translations: `written` (n, longest); see `suite.contract.Generates`.
+
+        `undefined` (n,) is NaN if a score of the search was not finite, else 0.
+        """
+        finite, sentences = True, len(batch["source"])
+
+        def watch(state: Any, rows: np.ndarray, token: np.ndarray, position: int) -> tuple[np.ndarray, Any]:
+            nonlocal finite
+            scores, state = advance(state, rows, token, position)
+            finite = finite and bool(np.isfinite(scores).all())
+            return scores, state
+
         if self.beam == 1:
-            return {"written": search.greedy_search(start(batch), advance, **limits)}
-        return {"written": search.beam_search(start(batch), advance, width=self.beam, alpha=self.alpha, **limits)}
+            written = search.greedy_search(start(batch), watch, sentences=sentences, length=self.longest)
+        else:
+            settings = {"width": self.beam, "alpha": self.alpha}
+            written = search.beam_search(start(batch), watch, sentences=sentences, length=self.longest, **settings)
+        return {"written": written, "undefined": np.full(sentences, 0.0 if finite else np.nan, np.float32)}
 
     def score(self, parts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
-        """BLEU if translations were generated, and the mean cross-entropy of each word given the words before it."""
-        loss = words = 0.0
+        """BLEU if translations were generated, and the mean cross-entropy of each word given the words before it.
+
+        Both are None if the cross-entropy of a sentence, or a score that its translation was chosen by, is not finite.
+        """
+        loss = words = undefined = 0.0
         written, references, generated = [], [], False
         for part in parts:
             real = part["weight"] > 0
@@ -152,10 +176,12 @@ class Translation:
             words += float(part["words"].astype(np.float64)[real].sum())
             if "written" in part:
                 generated = True
+                undefined += float(part["undefined"][real].sum())
                 written += self.pairs.text(part["written"][real])
                 references += self.pairs.references("valid", part["index"][real])
         score = {"bleu": bleu(written, references) if written else None} if generated else {}
-        return score | {"loss": divide_total(loss, words)}
+        score |= {"loss": divide_total(loss, words)}
+        return score if np.isfinite(loss + undefined) else dict.fromkeys(score)
 
 
 SOURCES = ("grammar", "corpus")

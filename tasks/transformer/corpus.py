@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from suite.contract import Data, UserError
 from suite.tasks import _data
 from suite.tasks._data import stamp_files
 from suite.tasks._data.prepared import Manifest, hash_file, read_manifest, report_damage
-from suite.tasks.transformer.architecture import EOS, PAD
+from suite.tasks.transformer.architecture import EOS, PAD, SPECIAL, UNKNOWN
 from suite.tasks.transformer.metric import format_signature
 from suite.tasks.transformer.preparation import MANIFEST, VOCABULARY
 
@@ -136,12 +137,30 @@ class Corpus:
             if not 0 <= first <= last <= len(words) or last - first >= length:
                 raise UserError(f"{self.root}: row {row} of {split} in {language} is damaged; {AGAIN}")
             sentences[place, : last - first] = words[first:last]
+            if ((words[first:last] < len(SPECIAL)) & (words[first:last] != UNKNOWN)).any():
+                raise UserError(
+                    f"{self.root}: row {row} of {split} in {language} has a word such as {SPECIAL[EOS]} in its text, "
+                    f"which an earlier version of the suite took for the end of the sentence; {AGAIN}"
+                )
             sentences[place, last - first] = EOS
         return sentences
 
     def references(self, split: str, rows: np.ndarray) -> list[str]:
-        """Return the translations as in the text file."""
-        return [self._lines[row] for row in rows]
+        """Return the translations as in the text file, in NFC as everything that the vocabulary can write."""
+        return [unicodedata.normalize("NFC", self._lines[row]) for row in rows]
+
+    def count_unwritable(self, longest: int) -> dict[str, int]:
+        """Count the held-out translations that cannot be written in full, by cause."""
+        rows = np.arange(self._valid["pairs"])
+        starts, _ = self._arrays["valid", self.languages[1]]
+        written = self.text(self.read("valid", rows)[1])
+        changed = [
+            one.split() != other.split() for one, other in zip(written, self.references("valid", rows), strict=True)
+        ]
+        return {
+            f"longer than {longest} words with their end": int((np.diff(starts) >= longest).sum()),
+            "with characters that the vocabulary lacks": sum(changed),
+        }
 
     @functools.cached_property
     def _lines(self) -> list[str]:
@@ -201,6 +220,10 @@ class Absent:
     def references(self, split: str, rows: np.ndarray) -> list[str]:
         """Raise `UserError`, because the data is absent."""
         raise UserError("WMT's sentences are not here; set data_dir=DIRECTORY")
+
+    def count_unwritable(self, longest: int) -> dict[str, int]:
+        """{}: the sentences are not here."""
+        return {}
 
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
         """Raise `UserError`, because the data is absent."""

@@ -121,6 +121,10 @@ class Grammar:
         """Return the targets as text."""
         return self.text(self.read(split, rows)[1])
 
+    def count_unwritable(self, longest: int) -> dict[str, int]:
+        """{}: a translation is as long as its source, and has its words."""
+        return {}
+
     def text(self, tokens: Iterable[np.ndarray]) -> list[str]:
         """Detokenised sentences of rows of words, each up to its end."""
         sentences = []

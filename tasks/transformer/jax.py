@@ -8,7 +8,16 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from suite import stream
-from suite.tasks._nn.jax import attention, draw_labels, dropout, layer_norm, linear, merge_heads, split_heads
+from suite.tasks._nn.jax import (
+    attention,
+    draw_labels,
+    dropout,
+    find_type,
+    layer_norm,
+    linear,
+    merge_heads,
+    split_heads,
+)
 from suite.tasks.transformer import Translation
 from suite.tasks.transformer.architecture import BOS, EPSILON, PAD, Architecture, encode_positions
 
@@ -40,7 +49,7 @@ class Pass:
     def embed(self, table: int, words: Array, place: Array) -> Array:
         """Scaled embeddings plus positions (Vaswani et al. 2017, §3.4 and §3.5)."""
         name = self.architecture.tables[table]
-        x = self.params[f"{name}.weight"][words]
+        x = self.params[f"{name}.weight"][words].astype(find_type(self.params))
         x = self.tap(name, words, x) if self.architecture.tables.count(name) == 1 else x
         return x * self.architecture.width**0.5 + place.astype(x.dtype)
 
@@ -87,7 +96,7 @@ class Pass:
             x = self.around(feed_forward, x, self.feed_forward)
         x = self.norm("decoder_norm", x) if self.architecture.norm == "pre" else x
         output = self.architecture.tables[2]
-        return self.linear(output, x) if output == "output" else x @ self.params[f"{output}.weight"].T
+        return self.linear(output, x) if output == "output" else x @ self.params[f"{output}.weight"].astype(x.dtype).T
 
     def positions(self, length: int) -> Array:
         """Sines and cosines of positions 0…length-1."""
@@ -127,7 +136,8 @@ class Transformer:
             smoothing = jnp.full_like(batch["weight"], self.smoothing)
             return {"logits": logits, "target": target, "smoothing": smoothing}, buffers, carry
         words = target != PAD
-        losses = -_picked(_log_softmax(logits), target) * words
+        # a logit of -∞ may leave the loss finite
+        losses = jnp.where(jnp.isfinite(logits).all(2), -_picked(_log_softmax(logits), target), jnp.nan) * words
         outputs = {"loss": losses.sum(1), "words": words.sum(1), "weight": batch["weight"], "index": batch["index"]}
         return outputs, buffers, carry
 

@@ -4,15 +4,13 @@ The source directory contains, with any two language suffixes (`en` and `fr` her
 
     train.en  train.fr            one sentence a line; .gz as well; several parts as train.<part>.en, in sorted order
     valid.en  valid.fr
-    test.en   test.fr             or WMT's SGM files, <name>-src.en.sgm and <name>-ref.fr.sgm
+    test.en   test.fr             or WMT's SGM files, <name>-src.en.sgm and <name>-ref.fr.sgm, see `sgm`
 
 The text is not lower-cased, and no Moses tokeniser is used. The words are joint byte-pair subwords (Sennrich et al.
 2016) of text with marked spaces, as in SentencePiece: joining them restores the sentence, without a detokeniser.
 """
 
 import gzip
-import html
-import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -22,46 +20,39 @@ import numpy as np
 
 from suite.contract import UserError
 from suite.tasks._data.prepared import hash_file, write_manifest
+from suite.tasks.transformer import sgm
 from suite.tasks.transformer.architecture import SPECIAL, UNKNOWN
 
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary.json"
 SPLITS = ("train", "valid", "test")
 CHUNK = 10_000  # pairs in memory at a time
-SEGMENT = re.compile(r"\s*<seg id=[^>]*>\s*(.*?)\s*</seg>", re.IGNORECASE)
 LAYOUT = (
     "Expected train, valid and perhaps test, each as <split>.<language> twice, line-aligned; also .gz, test as .sgm"
 )
 
 
 class Line(NamedTuple):
-    """One sentence, or the reason why it cannot be read."""
+    """One line, and the reason why it cannot be read."""
 
     text: str
     fault: str = ""
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the sentences of one file: plain text, .gz, or the segments of an .sgm file.
-
-    As in fairseq's prepare-wmt14en2fr.sh, SGM's tags are removed and ’ becomes '; entities (&quot;) become characters.
+    """Yield the lines of one file, which may be compressed (.gz).
 
     Raises:
         UserError: if the file is truncated, or not in the format of its name.
     """
-    sgm = ".sgm" in path.suffixes
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                    yield Line(raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
                 except UnicodeDecodeError as error:
-                    yield Line("", f"{path}, line {number}: not UTF-8 at byte {error.start + 1}")
-                    continue
-                if not sgm:
-                    yield Line(text)
-                elif segment := SEGMENT.match(text):
-                    yield Line(html.unescape(segment[1]).replace("’", "'"))
+                    fault = f"{path}, line {number}: not UTF-8 at byte {error.start + 1}"
+                    yield Line(raw.decode("utf-8", "replace").rstrip("\r\n"), fault)
     except (EOFError, gzip.BadGzipFile, OSError) as error:
         raise UserError(f"{path}, after line {number}: {error}; check whether the file is complete") from error
 
@@ -77,6 +68,9 @@ def read_pairs(files: dict[str, list[Path]], skipped: list[str] | None) -> Itera
         UserError: for such a line, or for two files with different numbers of lines.
     """
     for one, other in zip(*files.values(), strict=True):
+        if ".sgm" in one.suffixes:
+            yield from sgm.read_pairs((one, read_lines(one)), (other, read_lines(other)), skipped)
+            continue
         for number, (first, second) in enumerate(zip_longest(read_lines(one), read_lines(other)), start=1):
             if first is None or second is None:
                 short, long = (one, other) if first is None else (other, one)
@@ -181,6 +175,7 @@ def learn_vocabulary(texts: Iterable[str], vocabulary: int) -> Any:
         vocab_size=vocabulary, special_tokens=list(SPECIAL), limit_alphabet=2000, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.encode_special_tokens = True  # </s> in a sentence is text, not its end; a saved vocabulary loses this
     return tokenizer
 
 

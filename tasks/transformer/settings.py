@@ -34,13 +34,20 @@ class Settings(TaskSettings):
     norm: Literal["post", "pre"] = setting(
         ..., "LayerNorm after each residual sum, or before each sub-layer", affects=PROBLEM
     )
-    dropout: float = setting(..., "dropout", at_least=0, below=1)
-    smoothing: float = setting(..., "label smoothing", at_least=0, at_most=1)
+    dropout: float = setting(
+        ...,
+        "share of dropped elements of embeddings, attention probabilities, inner layers and sub-layers' outputs",
+        at_least=0,
+        below=1,
+    )
+    smoothing: float = setting(
+        ..., "label smoothing: share of a target that all words have alike", at_least=0, at_most=1
+    )
     ambiguity: float = setting(
         ...,
         "grammar: probability of a synonym that the source does not determine",
         at_least=0,
-        at_most=1,
+        at_most=0.5,
         affects=PROBLEM,
     )
     beam: int = setting(..., "hypotheses of the search; 1: greedy", at_least=1, affects=PROBLEM)

@@ -137,7 +137,8 @@ class Transformer(nn.Module):
             smoothing = torch.full_like(batch["weight"], self.smoothing)
             return {"logits": logits, "target": target, "smoothing": smoothing}, {}
         words = target != PAD
-        losses = cross_entropies(logits, target) * words
+        # a logit of -∞ may leave the loss finite
+        losses = cross_entropies(logits, target).where(logits.isfinite().all(2), torch.nan) * words
         return {"loss": losses.sum(1), "words": words.sum(1), "weight": batch["weight"], "index": batch["index"]}, {}
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[Tensor, Tensor]:

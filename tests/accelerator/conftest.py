@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CACHE, OUTSIDE, TESTS
+from conftest import CACHE, OUTSIDE, TESTS, inherit
 
 SOURCE = Path(__file__).with_name("device.cpp")
 
@@ -52,11 +52,10 @@ def on_device(library: Path) -> Callable[..., Any]:
     """Call a function, named as `module.function`, in a process with the pretend device; JSON goes in and out."""
 
     def call(job: str, *arguments: Any) -> Any:
-        variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
         paths = os.pathsep.join([str(TESTS), str(OUTSIDE)])
         done = subprocess.run(
             [sys.executable, "-m", "accelerator.process"],
-            env=variables | {"LD_PRELOAD": str(library), "PYTHONPATH": paths},
+            env=inherit(LD_PRELOAD=str(library), PYTHONPATH=paths),
             input=json.dumps([job, arguments]),
             capture_output=True,
             text=True,

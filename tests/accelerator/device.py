@@ -63,6 +63,10 @@ class Stream:
     def __init__(self, *device: Any):
         self.waited: dict[Stream, int] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Stream":
+        """A copied tensor is of the same stream."""
+        return self
+
     def record_event(self) -> tuple["Stream", int]:
         """Return this place in the stream."""
         return self, next(Stream.numbers)

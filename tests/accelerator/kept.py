@@ -6,7 +6,7 @@ import engines
 import torch
 
 from accelerator import device
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.projection import memory
 from suite.settings import configure
 
@@ -20,7 +20,7 @@ def measure_task(task: str, options: list[str]) -> tuple[int, int]:
     """Return the bytes that a pass keeps, master weights apart, and the estimate of activations and copies."""
     run = configure.resolve_training([f"task={task}", *options, "threads=1", "device=cuda"])
     with device.Tensors():
-        engine: Any = engines.engine(run, execution.make_task(run))
+        engine: Any = engines.engine(run, make_task(run))
         masters = {_storage(value).data_ptr() for value in engine.model.parameters()}
         storages: dict[int, torch.UntypedStorage] = {}
 

@@ -12,7 +12,7 @@ import small
 import torch
 from torch._dynamo.utils import counters
 
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings.run import Run
 
 # what may break a graph, by a text in torch's explanation
@@ -38,7 +38,7 @@ def make_engine(form: str, *overrides: str, **changes: Any) -> Any:
     """An engine that compiles its model, on a task in one of its small forms."""
     task, number = FORMS[form]
     run: Run = small.small(task, small.TASKS[task][number], *overrides, compile=True, **changes)
-    return engines.engine(run, execution.make_task(run))
+    return engines.engine(run, make_task(run))
 
 
 def find_breaks() -> list[str]:

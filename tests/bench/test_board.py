@@ -5,9 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from boards import result
+from boards import rank, result
 
-from suite.board.groups import rank_results
 from suite.board.site import pages
 from suite.entries import intake
 
@@ -44,7 +43,7 @@ def test_ten_thousand_results_make_a_site_in_less_than_the_limit(tmp_path: Path)
     start = time.process_time()
     results, left_out = intake.read_results(sorted((tmp_path / "runs").iterdir()))
     read = time.process_time() - start
-    board = rank_results(results)
+    board = rank(results)
     ranked = time.process_time() - start
     written = pages.render_pages(board, [], tmp_path / "site")
     spent = time.process_time() - start

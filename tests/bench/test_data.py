@@ -32,13 +32,13 @@ SOURCES = {
 MAKE = """
 import sys, time
 from suite import load
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 name, *overrides = sys.argv[1:]
 config = configure.resolve([f"task={name}", "optimizer=sgd", *overrides])
 load.load_member(config.task.module)
 began = time.process_time()
-task = execution.make_task(config)
+task = make_task(config)
 for split in ("train", "valid"):
     task.batch(split, 0, 0)
 print(time.process_time() - began)

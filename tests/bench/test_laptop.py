@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from suite import load
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 
 from .measure import check_limit, interleaved, ratio
@@ -40,7 +40,7 @@ def configured(name: str, *overrides: str) -> dict[str, Any]:
 
 def made(name: str, backend: str, *overrides: str) -> Any:
     settings = configured(name, f"backend={backend}", *overrides)
-    return engines.engine(settings, execution.make_task(settings))
+    return engines.engine(settings, make_task(settings))
 
 
 def in_plain(engine: Any, name: str, backend: str, **options: Any) -> Any:

@@ -23,7 +23,7 @@ from suite.comm.partition.planning import plan
 from suite.comm.partition.torch.trace import Traced, trace_model
 from suite.comm.projection.network import Network, make_network
 from suite.engine.pipeline.torch import Trained
-from suite.launch.execution import make_task
+from suite.launch.job import make_task
 from suite.load import load_half
 from suite.settings import configure
 

@@ -29,6 +29,17 @@ def test_ids_are_unique_and_begin_with_their_paper():
     )
 
 
+@pytest.mark.quick
+def test_a_claim_or_a_key_that_is_there_twice_is_named():
+    text = (FOLDER / "anil2020-shampoo.yaml").read_text()
+    claims = text[text.index("- id:") :]
+    first = claims.split("\n")[0].removeprefix("- id: ")
+    with pytest.raises(UserError, match=rf"claim \d+ has the id {first}, as claim 1"):
+        parse_claims(text + claims.replace("&", "&second_").replace("*", "*second_"), "a.yaml")
+    with pytest.raises(UserError, match=r"a\.yaml: line \d+, column \d+: not YAML: the key 'citation' occurs more"):
+        parse_claims(text + "citation: another\n", "a.yaml")
+
+
 def test_a_claim_is_short():
     for path in sorted(FOLDER.glob("*.yaml")):
         starts = [n for n, line in enumerate(path.read_text().splitlines()) if line.lstrip().startswith("- id:")]
@@ -109,8 +120,11 @@ def test_a_malformed_claim_is_rejected_with_its_place(change: str, message: str)
     [
         ("", "a.yaml: line 1: the file must consist of keys and values: citation, arxiv, where, claims"),
         ("citation: A\nclaims: [", "a.yaml: line 2, column 10: not YAML: "),
-        ("citation: A\nclaim: []", "a.yaml: line 1: claims: is missing. Accepted here: citation, arxiv, where, claims"),
-        ("citation: A\nclaims:\n- name: b", "a.yaml: line 3: claims.0.id: is missing. Accepted here: id, statement"),
+        (
+            "citation: A\nclaim: []",
+            "a.yaml: line 2: claim: unknown field; did you mean claims? Accepted here: citation, arxiv",
+        ),
+        ("citation: A\nclaims:\n- note: b", "a.yaml: line 3: claims.0.id: is missing. Accepted here: id, statement"),
     ],
 )
 def test_a_file_that_is_no_file_of_claims_is_rejected_in_one_line(text: str, message: str):

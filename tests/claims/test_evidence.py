@@ -5,16 +5,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import boards
 import conftest
 import pytest
 
 from suite.claims import evidence
 from suite.claims.claim import Measure, select_claims
 from suite.claims.evidence import Found, Results, is_of_run, may_be_of_run, parse_overrides, resolve_decisive
+from suite.entries.intake import read_results
+from suite.record.record import make_result
 from suite.settings import configure
 
 FOLDER = conftest.TESTS.parent / "results" / "runs"
-RESULTS = [json.loads(path.read_text()) for path in sorted(FOLDER.rglob("*.json"))]
+RESULTS, _ = read_results(sorted(FOLDER.rglob("*.json")))
 
 
 @pytest.mark.quick
@@ -47,9 +50,9 @@ def test_only_another_number_or_word_differs(value: Any, same: tuple[str, ...], 
 )
 def test_which_results_may_count(scale: str, changes: dict, counts: bool) -> None:
     values = {"seed": 3, "trials": 8, "data": "real", "kind": "reached"} | changes
-    result = {"outcome": {"kind": values["kind"]}, "data": {"kind": values["data"]}}
-    result |= {"spec": {"seed": values["seed"]}, "tuning": {"trials": values["trials"]}}
-    assert evidence._counts(result, SimpleNamespace(scale=scale)) is counts  # type: ignore[arg-type]
+    content = boards.result(seed=values["seed"] - 3, trials=values["trials"], kind=values["kind"])
+    content["data"]["kind"] = values["data"]
+    assert evidence._counts(make_result(content), SimpleNamespace(scale=scale)) is counts  # type: ignore[arg-type]
 
 
 PAPERS = ("ueno2020-kfac", "goldfarb2020-kbfgs", "nado2021-reality-check", "kates-harbeck2019-frnn")
@@ -70,13 +73,13 @@ def test_no_result_is_left_out_that_the_composed_configuration_matches() -> None
 def test_a_network_does_not_count_as_a_baseline_on_its_data() -> None:
     trees = resolve_decisive("+task=frnn task.data=simulated baseline=trees")
     network = resolve_decisive("+task=frnn task.data=simulated optimizer=adamw eval_every=20")
-    results = [result for result in RESULTS if result["spec"]["task"] == "frnn" and not result["spec"].get("baseline")]
+    results = [result for result in RESULTS if result.spec.task == "frnn" and not result.spec.baseline]
     assert results and not any(is_of_run(trees, result) for result in results)
     assert any(is_of_run(network, result) for result in results)
 
 
 def _seeds(found: Found) -> list[int]:
-    return [result["spec"]["seed"] for _, result in found]
+    return [result.spec.seed for _, result in found]
 
 
 def test_what_no_result_can_match_is_not_composed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ def test_seconds_are_those_of_one_kind_of_machine(tmp_path: Path) -> None:
                 next((FOLDER / "resnet50").glob(f"shapes-{optimizer}-torch-s{seed}-*.json")).read_text()
             )
             result["environment"]["cpu"] = "the other" if seed == 27 else "the usual"
-            result["environment"]["cpu_kind"] = None
+            result["environment"].pop("cpu_kind", None)
             (tmp_path / f"{optimizer}-{seed}.json").write_text(json.dumps(result))
     known = Results([tmp_path])
     (claim,) = [claim for _, _, claim in select_claims(["ueno2020-sgd-accuracy"])]

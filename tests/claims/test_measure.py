@@ -2,6 +2,7 @@
 
 import math
 
+import boards
 import pytest
 
 from suite.claims.claim import Check, Measure, Region
@@ -27,7 +28,7 @@ def result(steps=(10, 20, 30), values=(50.0, 80.0, 97.5), *, targets=((90.0, 30)
         }
         for value, step in targets
     ]
-    return {"curve": curve, "targets": ladder, "outcome": {"kind": kind}, **more}
+    return boards.made(curve=curve, targets=ladder, outcome={"kind": kind}, **more)
 
 
 MISSED = result(values=(50.0, 80.0, 89.0), targets=((90.0, None), (97.0, None)), kind="exhausted")
@@ -51,7 +52,7 @@ DIVERGED = result(values=(50.0, None, None), targets=((90.0, None), (97.0, None)
     ],
 )
 def test_each_measure_reads_its_number(measure, number):
-    bounds = read_number(Measure(**measure), result(bytes={"sent": 7}))
+    bounds = read_number(Measure(**measure), result(bytes={"sent": 7, "by_name": {}}))
     assert (bounds.low, bounds.high) == (number, number)
 
 

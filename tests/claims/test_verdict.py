@@ -174,13 +174,14 @@ def test_a_run_names_the_claims_that_it_bears_on_whatever_its_seed():
     import conftest
 
     from suite.claims.standings import list_bearing
+    from suite.record.record import make_result
 
     folder = conftest.TESTS.parent / "results" / "runs" / "resnet50"
     results = (json.loads(file.read_text()) for file in folder.glob("shapes-kfac-torch-s24-*.json"))
     result = next(result for result in results if result["spec"]["config"]["stop_at_target"])
-    assert "osawa2020-fewer-steps" in list_bearing(result)
+    assert "osawa2020-fewer-steps" in list_bearing(make_result(result))
     other = result | {"command": result["command"] + " max_steps=8"}
-    assert list_bearing(other) == []
+    assert list_bearing(make_result(other)) == []
     config = result["spec"]["config"]
     changed = result | {"spec": result["spec"] | {"config": config | {"max_steps": 8}}}
-    assert list_bearing(changed) == []
+    assert list_bearing(make_result(changed)) == []

@@ -11,7 +11,7 @@ from engines import advance, config, engine, weights
 
 from suite import published
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.projection import project
 from suite.settings import configure
 from suite.settings.run import Run
@@ -74,7 +74,7 @@ def test_float21_sends_two_thirds() -> None:
     sent = {}
     for row in ("symmetric", "float21"):
         chosen = engines.change(preset(row), {"task.batch_size": 128})
-        [exchanges] = project.list_refreshes(chosen, execution.make_task(chosen)) or []
+        [exchanges] = project.list_refreshes(chosen, make_task(chosen)) or []
         sent[row] = sum(item.sent for _, *ways in exchanges for way in ways for item in way.entries)
     assert abs(sent["float21"] / sent["symmetric"] - 2 / 3) < 0.01
 

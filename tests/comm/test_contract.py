@@ -191,4 +191,4 @@ def test_a_schedule_without_its_function_is_rejected(
     module = outside(sync)
     monkeypatch.setitem(sys.modules, f"{module}.{backend}", ModuleType("half"))
     with pytest.raises(UserError, match=rf"schedule {module}: {backend}\.py has no {name}; add it"):
-        setup._schedule(module, backend)
+        setup._schedule(engines.part(module), backend)

@@ -27,9 +27,8 @@ FLIPS = "comm.algorithm.module=mylab.flips"
 
 
 def start(folder: Path, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     path = os.pathsep.join([str(conftest.OUTSIDE), os.environ.get("PYTHONPATH", "")])
-    environment |= {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **variables}
+    environment = conftest.inherit(PYTHONPATH=path, PYTHONSAFEPATH="1", **variables)
     command = [sys.executable, "-m", "suite", *RUN, *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes)  # type: ignore[call-overload]

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 
 
@@ -15,7 +15,7 @@ def test_leader_and_host_hold_the_same_weights() -> None:
     config = configure.resolve(["+task=resnet50", "optimizer=lars", "backend=jax", "comm=leader", "world=2"])
     from suite.engine.jax import Engine
 
-    made = Engine(execution.make_task(config), config)
+    made = Engine(make_task(config), config)
     for step in range(8):
         made.step(step, made.task.batch("train", 0, step), {"lr": 0.5})
     made.snapshot()  # compares the devices

@@ -36,6 +36,30 @@ def test_pieces_are_as_long_as_they_may_be(key: str, most: float) -> None:
             assert codec.nbytes(first, 4) <= most or first == GROUP or 2 * count > MANY * first
 
 
+@pytest.mark.parametrize(
+    "kib, bytes_of_pieces",
+    [
+        (12, [12_288] * 4 + [10_848]),  # of 30,000 values: 6,144 of two bytes are 12 KiB
+        (23.9, [12_288] * 4 + [10_848]),
+        (24, [24_576] * 2 + [10_848]),
+        (0, [60_000]),
+        (0.1, [6_144] * 9 + [4_704]),  # no more than 16: pieces of 3 KiB would be 20
+    ],
+)
+def test_pieces_have_about_the_size_that_the_settings_page_says(kib: float, bytes_of_pieces: list[int]) -> None:
+    """Of gradients, which each of four ranks sends in four equal parts, and of what optimizers exchange."""
+    shapes = {"a": (4, 30_000)}
+    made = channels(None, shapes=shapes, codec="bfloat16", algorithm="all_to_all", piece_kib=kib)
+    sent = made.default.topology.traffic(
+        "gradients", 120_000, channel=made.default, itemsize=4, world=WORLD, locals=made.locals
+    )
+    (operation, *_), parts = sorted({entry.operation for entry in sent}), len(bytes_of_pieces)
+    assert len([entry for entry in sent if entry.operation == operation]) == parts
+    assert made.default.payloads(30_000, 4) == bytes_of_pieces
+    other = engines.comm(codec="bfloat16", algorithm="all_to_all", piece_kib=0, factors={"piece_kib": kib})
+    assert setup.make_channels(other, engines.tiny(), WORLD).factors.payloads(30_000, 4) == bytes_of_pieces
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("key, algorithm", list(itertools.product(NODES, CODED)))
 def test_backends_agree(key: str, algorithm: str) -> None:

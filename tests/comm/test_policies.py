@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import boards
 import deciding
 import numpy as np
 import pool
@@ -18,6 +19,7 @@ from suite.comm.policies import adaprec, fastest
 from suite.comm.policies._curves import CURVES, predict_score
 from suite.comm.policies._policy import Commit, Measure, Point, Probe, Probed, Situation
 from suite.contract import Decided, Evaluated, Finished, Step, UserError
+from suite.record.record import make_result
 from suite.track import picture
 from suite.training.adaptation import read_decisions
 from suite.training.loop import train
@@ -143,12 +145,11 @@ def test_decisions_are_drawn() -> None:
     modes = ["float32", {"conv2d": "lossy", "other": "float32"}, "lossy"]
     taken = [{"step": 3 * n, "train_seconds": 0.5 + 4 * n, "mode": mode} for n, mode in enumerate(modes)]
     steps = [{"event": "step", "step": n, "train_seconds": 0.5 + 4 * n / 3, "loss": 2.0 + (-1) ** n} for n in range(9)]
-    result = {
-        "execution_id": "x", "spec": {"task": "tiny"}, "data": {"label": "made up"}, "targets": [],
-        "curve": [{"step": 8, "train_seconds": 11.0, "metrics": {"top1": 50.0}}],
-    }  # fmt: skip
-    plain = picture.draw_curve(result, steps, title="").decode()
-    drawn = picture.draw_curve(result | {"decisions": taken}, steps, title="").decode()
+    point = {"step": 8, "samples": 8, "train_seconds": 11.0, "wall_seconds": 11.0, "metrics": {"top1": 50.0}}
+    result = boards.result(curve=[point], targets=[])
+    decisions = [one | {"steps": 3, "why": None, "seconds": 0.0, "replayed": False} for one in taken]
+    plain = picture.draw_curve(make_result(result), steps, title="").decode()
+    drawn = picture.draw_curve(make_result(result | {"decisions": decisions}), steps, title="").decode()
     dashed = re.compile(r'd="M ([\d.]+) [\d.]+ \nL \1 [\d.]+ \n"[^>]*stroke-dasharray: 3.7')
     assert not dashed.findall(plain) and len(dashed.findall(drawn)) == 2 * len(taken)
     for text in ("float32", "conv2d: lossy", "other: float32", "lossy"):
@@ -236,6 +237,23 @@ def test_adaprec_keeps_the_first_candidate_where_no_other_gains(second: Any, exp
         request = deciding.send(Probed(seconds, [Point(105, 0.4 + 5 * rate), Point(110, 0.4 + 10 * rate)]))
     assert isinstance(request, Commit) and request.mode == expected
     assert (request.why["second"]["gain"] > request.why["first"]["gain"]) or second[1] < 0
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "now, bad, expected", [(0.4, "first", "second"), (0.4, "second", "first"), (-np.inf, "", "first")]
+)
+def test_adaprec_prefers_no_candidate_that_diverged(now: float, bad: str, expected: str) -> None:
+    """Nor compares any, if the run itself has diverged."""
+    options = {"probe_steps": 10, "probe_scores": 2, "commit_steps": 50}
+    start = [Point(0, 0.1), Point(50, 0.3), Point(100, now)]
+    policy = adaprec.decide(["first", "second"], [], Situation(100, 1000, start, 1.0), **options)
+    request = next(policy)
+    while isinstance(request, Probe):
+        assert np.isfinite(now)
+        last = -np.inf if request.mode == bad else 0.5
+        request = policy.send(Probed(1.0, [Point(105, 0.45), Point(110, last)]))
+    assert isinstance(request, Commit) and request.mode == expected
 
 
 @pytest.mark.parametrize("curve", range(3))

@@ -9,8 +9,7 @@ import ranks
 from engines import BACKENDS, advance, comm, config, engine, gap, put, same, weights
 from sampling import mostly_torch
 
-from suite.optimizers.sgd import reference
-from suite.optimizers.sgd.settings import Settings
+from suite.optimizers.sgd import Settings, reference
 
 pytestmark = pytest.mark.xdist_group("schedules")
 STEPS = 8

@@ -12,6 +12,7 @@ from mlps import HYPER, NAMES, USED, Torch, differentiated, initial, specified
 
 from suite import load
 from suite.contract import Layer, UserError
+from suite.nodes import load_settings
 
 STEPS = 8
 every = pytest.mark.parametrize("name", NAMES)
@@ -103,7 +104,7 @@ def test_a_closure_is_called_with_gradients_enabled_and_its_loss_returned(name: 
 @pytest.mark.parametrize("change", [{}, {"weight_decay": 0.1}])
 def test_a_parameter_that_never_has_a_gradient_is_left_alone(name: str, change: dict[str, float]) -> None:
     """It and its state; and the others move as if it were not there. Two refreshes lie in these steps."""
-    declared = load.load_settings(f"suite.optimizers.{name}")
+    declared = load_settings(f"suite.optimizers.{name}")
     change = {key: value for key, value in change.items() if declared and key in declared.model_fields}
     made, alone = Torch(name, **change), Torch(name, "float64", *USED, **change)
     before = state_of(made, "unused")

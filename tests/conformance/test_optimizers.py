@@ -34,7 +34,7 @@ def uninterrupted() -> Any:
     return run
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(8, keep=("kfac", "kbfgs", "shampoo", "soap", "vogn"))
 @every
 @both
 def test_restored_at_any_step_goes_on_bit_for_bit(optimizer: str, backend: str, uninterrupted: Any) -> None:
@@ -75,25 +75,22 @@ def test_a_clipped_gradient_has_the_largest_norm_allowed() -> None:
         assert norms[0] == norms[1] > 0.01 and abs(norms[2] - 0.01) < 1e-12
 
 
-@every
-def test_backends_agree(optimizer: str, uninterrupted: Any) -> None:
-    bound = 1e-7 if optimizer == "noisy" else 1e-10  # its noise is float32, whose cosine differs in the last bit
-    assert gap(uninterrupted(optimizer, "torch")[1], uninterrupted(optimizer, "jax")[1]) <= bound
-
-
+@pytest.mark.sample(0, keep=("kfac", "lamb", "noisy", "secant", "soap", "vogn"))  # one of each kind
 @every
 def test_backends_agree_in_float32(optimizer: str, uninterrupted: Any) -> None:
     assert gap(uninterrupted(optimizer, "torch", "float32")[1], uninterrupted(optimizer, "jax", "float32")[1]) <= 2e-4
 
 
 @every
-def test_two_jax_devices_equal_one(optimizer: str, uninterrupted: Any) -> None:
+def test_two_jax_devices_equal_torch(optimizer: str, uninterrupted: Any) -> None:
+    """One device equals the reference, as torch does (test_reference.py), so that two equal one."""
     made = engine(config(optimizer, "jax", world=2, accumulate=2))
     advance(made, range(STEPS))
-    assert gap(weights(made), uninterrupted(optimizer, "jax")[1]) <= 1e-10
+    bound = 1e-7 if optimizer == "noisy" else 1e-10  # its noise is float32, whose cosine differs in the last bit
+    assert gap(weights(made), uninterrupted(optimizer, "torch")[1]) <= bound
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 @every
 @both
 def test_loss_falls(optimizer: str, backend: str) -> None:

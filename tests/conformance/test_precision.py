@@ -7,7 +7,7 @@ import pytest
 from engines import BACKENDS, OPTIMIZERS, advance, config, engine, gap, weights
 from small import TASKS, small
 
-from suite.launch import execution
+from suite.launch.job import make_task
 
 STEPS = 8
 ROUNDOFF = 2.0**-8  # bfloat16 keeps 8 significant bits (1 + 7 stored)
@@ -68,7 +68,7 @@ def test_losses_of_tasks_are_float32_at_bfloat16(task: str, backend: str, monkey
     losses = {}
     for precision in ("float32", "bfloat16"):
         settings = small(task, None, "optimizer=sgd", f"backend={backend}", f"precision={precision}")
-        made = engine(settings, execution.make_task(settings))
+        made = engine(settings, make_task(settings))
         model = made.model if backend == "torch" else made.maths.model
         loss, kinds = model.loss, set()
 

@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from engines import OPTIMIZERS, advance, config, engine, gap, settings_of, weights
 
-from suite import load
 from suite.engine import list_embeddings
+from suite.nodes import load_settings
 
 STEPS = 10
 # optimizers that change the weights of the forward pass by a draw have nothing of their own to specify
 SPECIFIED = sorted(set(OPTIMIZERS) - {"noisy"})
-FURTHER: list[tuple[str, dict[str, Any]]] = [("vogn", {"draws": 3})]  # settings at which another part of one speaks
+# settings at which another part of one speaks, or that have the same default
+FURTHER: list[tuple[str, dict[str, Any]]] = [
+    ("vogn", {"draws": 3}),
+    ("kbfgs", {"momentum": 0.6, "factor_decay": 0.8, "pair_decay": 0.7}),
+]
 
 
 class Oracle:
@@ -62,7 +66,7 @@ def specified(optimizer: str, task: str = "mylab.tinytask", **hyper: Any) -> dic
     """Parameters after STEPS updates by the reference."""
     node = OPTIMIZERS[optimizer] | settings_of(optimizer) | hyper
     reference = importlib.import_module(f"{node['module']}.reference")
-    oracle, declared, options = Oracle(task), load.load_settings(node["module"]), engines.options(node)
+    oracle, declared, options = Oracle(task), load_settings(node["module"]), engines.options(node)
     # a member outside the tree that declares no settings takes its options by name
     settings, named = ([declared.given(options)], {}) if declared else ([], options)
     params = oracle.params

@@ -1,6 +1,8 @@
 """Every task in both backends, found by folder and made small (TASKS), with each of its options: held to the same
 questions."""
 
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ from engines import BACKENDS, advance, change, engine, gap, weights
 from small import TASKS, small
 
 from suite import load
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings.run import Run
 
 STEPS = 3
+Metrics = Mapping[str, float | None]
 CASES = [
     pytest.param(name, tuple(options), id=f"{name}-{number}", marks=pytest.mark.xdist_group(f"task-{name}"))
     for name, forms in TASKS.items()
@@ -30,9 +33,15 @@ def config(name: str, options: tuple[str, ...], backend: str = "torch", **change
     return change(composed, {"precision": "float64", "optimizer": plain, **changes})
 
 
+@functools.cache
+def task_of(name: str, options: tuple[str, ...]) -> Any:
+    """Return the task of one case, made once: its batches depend on nothing else, as the first test checks."""
+    return make_task(config(name, options))
+
+
 def made(name: str, options: tuple[str, ...], backend: str, **changes: Any) -> Any:
     settings = config(name, options, backend, **changes)
-    return engine(settings, execution.make_task(settings))
+    return engine(settings, make_task(settings))
 
 
 def slow_lr(name: str, options: tuple[str, ...], backend: str) -> dict[str, Any]:
@@ -41,12 +50,11 @@ def slow_lr(name: str, options: tuple[str, ...], backend: str) -> dict[str, Any]
 
 @every_case
 def test_a_batch_is_a_pure_function_and_its_shares_make_the_whole(name: str, options: tuple[str, ...]) -> None:
-    settings = config(name, options)
-    task = execution.make_task(settings)
+    task, other = task_of(name, options), make_task(config(name, options))
     for split in ("train", "valid"):
         whole = task.batch(split, 0, 1)
         task.batch(split, 0, 0)
-        again = execution.make_task(settings).batch(split, 0, 1)
+        again = other.batch(split, 0, 1)
         size = task.batch_size if split == "train" else task.eval_batch_size
         for key, value in whole.items():
             assert len(value) == size and value.dtype in (np.float32, np.int32, np.int64, np.bool_), key
@@ -59,7 +67,7 @@ def test_a_batch_is_a_pure_function_and_its_shares_make_the_whole(name: str, opt
 
 @every_case
 def test_an_evaluation_pass_holds_each_sample_once(name: str, options: tuple[str, ...]) -> None:
-    task = execution.make_task(config(name, options))
+    task = task_of(name, options)
     batches = [task.batch("valid", 0, index) for index in range(task.batches("valid"))]
     numbers = np.concatenate([batch["index"][batch["weight"] > 0] for batch in batches])
     assert len(numbers) == len(set(numbers.tolist())) == task.data.samples["valid"]
@@ -69,14 +77,14 @@ def test_an_evaluation_pass_holds_each_sample_once(name: str, options: tuple[str
 def test_no_number_is_so_small_that_it_slows_a_processor_down(name: str, options: tuple[str, ...]) -> None:
     """One pixel in twenty was subnormal in `curves`: torch took five times as long for a step, and jax, which takes
     such numbers for zero, did not."""
-    for value in execution.make_task(config(name, options)).batch("train", 0, 0).values():
+    for value in task_of(name, options).batch("train", 0, 0).values():
         if value.dtype == np.float32:
             assert not ((value != 0) & (np.abs(value) < np.finfo(np.float32).tiny)).any()
 
 
 @every_case
 def test_initial_values_by_the_slice(name: str, options: tuple[str, ...]) -> None:
-    task = execution.make_task(config(name, options))
+    task = task_of(name, options)
     for key, spec in task.shapes().items():
         value = task.init(0, key)
         whole = spec.kind == "pattern"
@@ -189,6 +197,36 @@ def test_the_score_of_a_whole_pass_agrees(name: str, options: tuple[str, ...]) -
         assert {target.metric for target in one.task.targets} <= set(scores[-1])
     for key, value in scores[0].items():
         assert abs(value - scores[1][key]) <= 1e-9 * max(1.0, abs(value)), key
+
+
+@pytest.mark.quick
+@every_case
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, about the numbers that are planted here
+def test_outputs_that_are_not_finite_have_no_metric(name: str, options: tuple[str, ...]) -> None:
+    """NaN, ∞ or -∞ in one sample or in all: metrics that need the output are None. In padding they change nothing."""
+    one = made(name, options, "torch")
+    batches = [one.task.batch("valid", 0, index) for index in range(one.task.batches("valid"))]
+    parts = list(one.evaluate(batches, getattr(one.task, "generate", None)))
+    clean = one.task.score(parts)
+    names = [key for key, value in parts[0].items() if value.dtype.kind == "f" and key not in ("weight", *batches[0])]
+    assert names and None not in clean.values()
+
+    def planted(number: float, names: list[str], rows: Callable[[np.ndarray], np.ndarray]) -> Metrics:
+        changed = []
+        for part in parts:
+            fresh = {key: value.copy() for key, value in part.items()}
+            for key in names:
+                fresh[key].reshape(len(part["weight"]), -1)[rows(part["weight"]), :1] = number
+            changed.append(fresh)
+        return one.task.score(changed)
+
+    for number in (np.nan, np.inf, -np.inf):
+        for rows in (lambda weight: weight > 0, lambda weight: np.arange(len(weight)) == np.flatnonzero(weight)[-1]):
+            assert planted(number, names, rows) == dict.fromkeys(clean), f"{number} in {names}"
+            for key in names:
+                found = planted(number, [key], rows)
+                assert None in found.values() and all(found[name] in (None, clean[name]) for name in clean), key
+        assert planted(number, names, lambda weight: weight == 0) == clean
 
 
 def test_every_task_has_its_card_and_both_backends() -> None:

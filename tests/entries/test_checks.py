@@ -10,6 +10,8 @@ import pytest
 
 from suite.entries import checks
 from suite.entries.finding import Entry, Finding, sort_findings
+from suite.entries.recompute import list_contradictions
+from suite.record.record import make_result
 
 RUNS = conftest.TESTS.parent / "results" / "runs"
 NAMES = ("shapes-kfac-jax-s0-f3cb", "shapes-kfac-jax-s1-", "shapes-kfac-jax-s2-b8e5")
@@ -21,7 +23,7 @@ def entry(seed: int, change: Callable[[Result], None] = lambda result: None, eve
     path = next((RUNS / "resnet50").glob(f"shapes-kfac-jax-s{seed}-*.json"))
     result = json.loads(path.read_text())
     change(result)
-    return Entry(Path(f"{seed}.json"), result, events)
+    return Entry(Path(f"{seed}.json"), make_result(result), events)
 
 
 def found(check: str, *entries: Entry) -> list[Finding]:
@@ -68,6 +70,14 @@ def test_results_in_order_have_no_finding_but_their_tuning_seeds_and_what_cannot
         ("clock", "wrong", "top1_60 before the evaluation", at("targets", 0, "train_seconds", value=1.0)),
         ("metric", "wrong", "top1 101 at step 10, outside 0 to 100", at("curve", 0, "metrics", "top1", value=101.0)),
         ("metric", "doubtful", "no whole number of 1024", at("curve", 0, "metrics", "top1", value=15.3)),
+        ("numbers", "wrong", "beside an undefined loss", at("curve", 3, "metrics", "loss", value=None)),
+        ("numbers", "wrong", "beside an undefined top1", at("curve", 3, "metrics", "top1", value=None)),
+        (
+            "numbers",
+            "wrong",
+            "every metric of step 40 is undefined, but",
+            at("curve", 3, "metrics", value={"loss": None, "top1": None}),
+        ),
         ("unbilled", "doubtful", "at 3 pauses", at("busy_pauses", value=3)),
         ("source", "doubtful", "uncommitted changes", at("environment", "dirty", value=True)),
         ("source", "note", "names no commit", at("environment", "commit", value=None)),
@@ -80,6 +90,18 @@ def test_a_result_that_contradicts_itself_is_found(
     assert not found(check, entry(2))
     matching = [finding for finding in found(check, entry(2, change)) if says in finding.sentence]
     assert [finding.severity for finding in matching] == [severity], found(check, entry(2, change))
+
+
+@pytest.mark.parametrize(
+    "kind, wrong", [("reached", 1), ("exhausted", 1), ("failed", 1), ("interrupted", 1), ("diverged", 0)]
+)
+def test_a_run_whose_last_evaluation_is_undefined_has_diverged(kind: str, wrong: int) -> None:
+    def change(result: Result) -> None:
+        result["curve"][-1]["metrics"] = {"loss": None, "top1": None}
+        result["outcome"]["kind"] = kind
+
+    sentences = list(list_contradictions(entry(2, change).result))
+    assert sum("every metric of step 290 is undefined" in sentence for sentence in sentences) == wrong
 
 
 def test_missing_seeds_are_found_even_if_the_cadence_differs() -> None:
@@ -107,7 +129,7 @@ def test_settings_and_versions_that_differ_within_a_row_are_found() -> None:
 
 def test_copies_are_found() -> None:
     assert not found("copies", entry(0), entry(1), entry(0))  # the same file twice is no copy
-    kept = entry(0).result
+    kept = entry(0).result.plain()
 
     def renamed(result: Result) -> None:
         result["execution_id"], result["spec"]["seed"] = "0" * 32, 7

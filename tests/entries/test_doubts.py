@@ -1,6 +1,5 @@
 """Doubts: the committed ones are in order, files from outside are checked, and each finds its results."""
 
-import json
 from pathlib import Path
 
 import conftest
@@ -11,6 +10,7 @@ from tiny_runs import Call
 
 from suite.entries import doubts
 from suite.entries.strict import Unreadable
+from suite.record.record import read_result
 
 RESULTS = conftest.TESTS.parent / "results"
 SAMPLE = RESULTS / "runs" / "resnet50" / "shapes-kfac-jax-s2-b8e5fcbb50a7.json"
@@ -32,15 +32,15 @@ def test_each_committed_doubt_is_about_results_that_are_there() -> None:
 def test_a_doubt_about_a_row_finds_its_results_only() -> None:
     paths = [*(RESULTS / "runs" / "resnet50").glob("*.json")]
     (doubt,) = [doubt for doubt in doubts.list_doubts() if doubt.name == "digits-too-few"]
-    about = [path.name for path in paths if doubt.concerns(json.loads(path.read_text()))]
+    about = [path.name for path in paths if doubt.concerns(read_result(path))]
     assert about and all(name.startswith("digits-") for name in about)
     assert len(about) == len([path for path in paths if path.name.startswith("digits-")])
 
 
 def test_a_doubt_about_files_finds_them_by_content() -> None:
     doubt = doubts.parse_doubts(GOOD.encode(), "rate")
-    assert doubt.concerns(json.loads(SAMPLE.read_text()))
-    assert not doubt.concerns({"hash": "0" * 12})
+    assert doubt.concerns(read_result(SAMPLE))
+    assert not doubt.concerns(read_result(next(SAMPLE.parent.glob("shapes-kfac-jax-s1-*.json"))))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,19 @@ def test_a_doubt_about_files_finds_them_by_content() -> None:
         ("status: open", "status: settled", "status"),
         ("status: open", "status: confirmed", "answered and confirmed ones have one"),
         ("status: open", "status: open\nanswer: Yes, that is true.", "an open doubt has no answer"),
-        ("who: a reader", "who: a reader\nwho: another", "line 1: the key 'who' occurs more than once"),
+        (
+            "who: a reader",
+            "who: a reader\nwho: another",
+            "line 2, column 1: not YAML: the key 'who' occurs more than once",
+        ),
         ("who: a reader", "who: &a reader\nmore: *a", "anchor or an alias"),
         (
             "who: a reader",
             "who: a reader\ncolour: red",
             "line 2: colour: unknown field. Accepted here: who, date, results",
         ),
+        ("status: open", "staus: open", "staus: unknown field; did you mean status?"),
+        ("who: a reader", "how: a reader", "line 1: how: unknown field; did you mean who?"),
         ("evidence:", "evidense:", "line 5: evidense: unknown field; did you mean evidence?"),
         (
             f"results: [{SAMPLE.name}]",

@@ -53,3 +53,23 @@ def test_the_first_float32_step_has_the_size_of_the_learning_rate() -> None:
     for _ in range(3):
         updates, state = optimizer.update({"matrix": jnp.full((3, 3), 0.3)}, state, params)
         assert np.abs(np.asarray(updates["matrix"]) + 1.0).max() < 1e-6
+
+
+def test_blocks_of_a_parameter_that_missed_an_update_are_reset() -> None:
+    """Their averages start again; how many updates it missed is a number of the whole parameter, and stays."""
+    weight, other = (torch.nn.Parameter(torch.ones(3, 2)) for _ in range(2))
+    optimizer = AdamW([("weight", weight), ("other", other)])
+    for grad in (None, torch.ones(3, 2)):
+        weight.grad, other.grad = grad, torch.ones(3, 2)
+        optimizer.step()
+    optimizer.reset({weight: torch.tensor([True, False, False])})
+    assert optimizer.state[weight]["missed"] == 1
+    for name in ("first", "second"):
+        assert not optimizer.state[weight][name][0].any() and optimizer.state[weight][name][1:].all()
+
+
+def test_a_class_derived_from_it_follows_the_same_rule() -> None:
+    class Own(AdamW):
+        """With a name of its own."""
+
+    assert gap(in_torch(lambda params: Own(params.items(), **HYPER)), train("torch", "adamw", hyper=HYPER)) == 0.0

@@ -161,7 +161,7 @@ def test_pytorch_optimizer(name: str) -> None:
     pytorch_optimizer = pytest.importorskip("pytorch_optimizer", reason="pip install -e '.[rivals]'")
     settings = {"torch": f"pytorch_optimizer.{name}", "matrices": "use_muon" if name == "Muon" else None}
     made = engine(config("external", "torch", precision="float32", hyper=settings))
-    assert type(made.optimizer) is getattr(pytorch_optimizer, name)
+    assert type(made.optimizer.rival) is getattr(pytorch_optimizer, name)
     losses = advance(made, range(40), lr=0.01)
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 

@@ -9,7 +9,7 @@ from sampling import sampled
 from small import small
 
 from suite.contract import Layer
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.optimizers.kfac import reference
 from suite.optimizers.kfac.torch import KFAC
 from suite.optimizers.kfac.torch_statistics import sum_factors
@@ -296,7 +296,7 @@ def test_symmetric_products(columns: int) -> None:
 def test_factors_are_per_sample_where_the_loss_counts_words() -> None:
     """A translation batch has many words a sentence: A is Σ a aᵀ over sentences, as in the reference."""
     settings = small("transformer", None, "optimizer=kfac", precision="float64")
-    made = engine(settings, execution.make_task(settings))
+    made = engine(settings, make_task(settings))
     name, seen = next(name for name, layer in made.layers.items() if layer.kind == "linear"), []
     hook = made.model.get_submodule(name).register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     micro = made._micro(made.task.batch("train", 0, 0))
@@ -311,7 +311,7 @@ def test_backends_agree_where_the_loss_counts_words() -> None:
     ends = []
     for backend in ("torch", "jax"):
         settings = small("transformer", None, "optimizer=kfac", f"backend={backend}", precision="float64")
-        made = engine(settings, execution.make_task(settings))
+        made = engine(settings, make_task(settings))
         advance(made, range(3))
         ends.append(weights(made))
     assert gap(*ends) <= 1e-8

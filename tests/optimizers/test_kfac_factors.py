@@ -102,6 +102,15 @@ def test_prepared_statistics_count_as_if_they_had_always_been_there(make: Any) -
     assert stale.facts()["refreshed"] == 4, "prepared factors are still due in the first step"
 
 
+@both
+def test_factors_and_inverses_are_due_when_the_settings_page_says(make: Any) -> None:
+    """`factor_interval` and `inverse_interval`: steps between updates; `inverse_warmup`: the last step, from 0, of the
+    first ones, which are all inverted."""
+    made = make(factor_interval=3, inverse_interval=4, inverse_warmup=5)
+    assert [step for step in range(14) if made.plan.phase(step)] == [0, 3, 6, 9, 12]
+    assert [step for step in range(14) if made.plan.programs(step)] == [0, 1, 2, 3, 4, 5, 8, 12]
+
+
 # ----------------------------------------------------------------------------------------------------- stale ones
 def refreshed(made: Any, steps: int, found: Any) -> list[int]:
     """Return the steps in which each factor was refreshed, from found(step)."""

@@ -13,8 +13,8 @@ from engines import BACKENDS, advance, config, engine, gap, weights
 from sampling import mostly_torch
 
 from suite.contract import UserError
+from suite.optimizers.adamw import Settings as AdamW
 from suite.optimizers.adamw import reference as adamw
-from suite.optimizers.adamw.settings import Settings as AdamW
 
 TASK = {"module": "mylab.partly"}  # two of its layers are described
 REST = ("embed.weight", "norm.weight", "norm.bias")

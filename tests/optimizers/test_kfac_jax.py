@@ -21,7 +21,7 @@ from small import small
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.optimizers.kfac import reference
 from suite.optimizers.kfac.settings import Settings
 from suite.settings.run import Run
@@ -48,7 +48,7 @@ def built(chosen: Run, task: Any) -> Any:
 
 def perceptron() -> Any:
     """A small autoencoder: linear layers only."""
-    return execution.make_task(small("autoencoder", None, "optimizer=sgd", directory=OUTSIDE / "conf"))
+    return make_task(small("autoencoder", None, "optimizer=sgd", directory=OUTSIDE / "conf"))
 
 
 def even() -> Any:

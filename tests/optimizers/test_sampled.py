@@ -10,7 +10,7 @@ from engines import BACKENDS, config, engine
 from small import small
 
 from suite import load
-from suite.launch import execution
+from suite.launch.job import make_task
 
 COUNT = 20_000
 
@@ -18,7 +18,7 @@ COUNT = 20_000
 def drawn(backend: str, key: tuple[int, int], logits: np.ndarray) -> np.ndarray:
     """Whole numbers (n,): the classes that an image classifier's `sample` draws."""
     settings = small("cifar10", None, "optimizer=sgd", f"backend={backend}")
-    model = load.load_half(settings.task.module, backend).make(execution.make_task(settings))
+    model = load.load_half(settings.task.module, backend).make(make_task(settings))
     words, index = np.asarray(key, np.uint32), np.arange(len(logits))
     if backend == "torch":
         outputs = {"logits": torch.from_numpy(logits), "target": torch.zeros(logits.shape)}

@@ -17,7 +17,7 @@ from twins import Tree, draw, noisy
 
 from suite import engine
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.optimizers.shampoo import jax_blocks as in_jax
 from suite.optimizers.shampoo import torch_blocks as in_torch
 from suite.optimizers.shampoo.plan import ShampooPlan, merge_sides, split_side
@@ -61,6 +61,7 @@ def test_reshaping(shape: tuple[int, ...], matrix: Any, merged: Any, whole: Any)
     [
         ({}, {"512/4": 8, "16/4": 1, "27/4": 1}),
         ({"reshape": "none"}, {"512/4": 8, "16/8": 1, "3/8": 3}),
+        ({"reshape": "merge", "merge_size": 9}, {"512/4": 8, "16/6": 1, "9/6": 1, "3/6": 1}),
         ({"exponent": 3}, {"512/3": 8, "16/3": 1, "27/3": 1}),
         ({"max_size": 20}, {"16/2": 1}),
         ({"max_size": 20, "large": "skip"}, {}),
@@ -152,7 +153,7 @@ def test_documented_sweeps_are_plain_overrides(command: str) -> None:
     ],
 )
 def test_embeddings_in_or_out_are_the_words_too_that_the_output_shares(name: str, tables: set[str]) -> None:
-    task = execution.make_task(configure.resolve([f"task={name.split()[0]}", "optimizer=shampoo", *name.split()[1:]]))
+    task = make_task(configure.resolve([f"task={name.split()[0]}", "optimizer=shampoo", *name.split()[1:]]))
     assert set(engine.list_embeddings(task)) == tables
     shapes = {each: spec.shape for each, spec in task.shapes().items() if spec.kind == "parameter"}
     whole, without = (plan(shapes, tables, embeddings=choice).grids for choice in (True, False))

@@ -152,6 +152,22 @@ def test_both_bound_the_sum_of_squares_and_the_second_more_closely(shape: tuple[
     assert second.sum() < 0.95 * first.sum()
 
 
+@pytest.mark.parametrize("variant", ["I", "II"])
+def test_a_sparse_gradient_without_rows_moves_nothing(variant: str) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = SM3([("w", weight)], momentum=0.0, variant=variant)
+    weight.grad = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.long), torch.zeros(0, 2), (4, 2))
+    optimizer.step()
+    assert (weight == 1).all() and not optimizer.state[weight]["covers"][0].any()
+
+
+def test_blocks_cannot_be_reset() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 2))
+    with pytest.raises(UserError, match=r"SM3\.reset: blocks of a parameter share state"):
+        SM3([("w", weight)]).reset({weight: torch.tensor([True, False, False, False])})
+    assert "reset" not in vars(sm3())
+
+
 def test_memory_is_sublinear() -> None:
     def share(**hyper: Any) -> float:
         weight = torch.nn.Parameter(torch.zeros(512, 512))

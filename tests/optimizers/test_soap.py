@@ -14,8 +14,8 @@ from alone import gap
 from twins import Tree, draw, noisy
 
 from suite.contract import UserError
+from suite.optimizers.adamw import Settings as AdamWSettings
 from suite.optimizers.adamw import reference as adamw
-from suite.optimizers.adamw.settings import Settings as AdamWSettings
 from suite.optimizers.soap import reference
 from suite.optimizers.soap.jax import refresh_basis as refreshed_in_jax
 from suite.optimizers.soap.plan import SOAPPlan

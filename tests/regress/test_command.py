@@ -20,6 +20,7 @@ from suite.regress import sample, sides
 from suite.regress.benchmarks import METRICS, Benchmark, read_benchmarks
 from suite.regress.sample import RunFailedError, Sampler, in_turns
 from suite.regress.sides import Side, build_side
+from suite.verbs import regress
 
 Call = Callable[..., tuple[int, str]]
 RUN = ("--run", "+task=any")
@@ -315,7 +316,7 @@ def test_wrong_words_are_explained(words: tuple[str, ...], message: str, history
         ("- {name: a}", "entry 1: expected name, run"),
         ("- {name: a, run: +task=b, speed: 3}", "entry 1: expected name, run"),
         ("- {name: a, run: +task=b, metric: speed}", "metric speed: choose one of step"),
-        ("- {name: a, run: +task=b}\n- {name: a, run: +task=c}", "two entries have the name a"),
+        ("- {name: a, run: +task=b}\n- {name: a, run: +task=c}", "entry 2: the name is a, as that of entry 1"),
         ("- {name: [", "not YAML"),
     ],
 )
@@ -356,3 +357,24 @@ def test_a_requirement_is_installed_above_the_other_packages(
     assert suite("regress", ".", "slowdown==2.0", *RUN)[0] == 3
     code, text = suite("regress", ".", "slowdown==3.0", *RUN)
     assert code == 2 and "slowdown==3.0" in text
+
+
+@pytest.mark.parametrize(
+    ("load", "metric", "says"), [(9.4, "step", True), (9.4, "processor", False), (0.1, "step", False)]
+)
+def test_a_busy_machine_is_named_where_wall_times_are_compared(
+    load: float, metric: str, says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    warning = regress.warn_busy([Benchmark("a", (), metric)])
+    assert bool(warning) == says
+    assert not says or ("busy (load 9.4, 2 cores)" in warning and "--metric processor" in warning)
+
+
+def test_the_metric_replaces_step_in_the_benchmarks_and_no_other_metric() -> None:
+    chosen = regress.make_parser().parse_args(["HEAD", "--metric", "processor"])
+    usual = regress.benchmarks_of(regress.make_parser().parse_args(["HEAD"]), None)
+    switched = regress.benchmarks_of(chosen, None)
+    pairs = {(one.metric, other.metric) for one, other in zip(usual, switched, strict=True)}
+    assert ("step", "processor") in pairs and all(one in ("step", other) for one, other in pairs)

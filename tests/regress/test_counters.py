@@ -84,8 +84,8 @@ def test_a_file_of_another_form_is_rejected(text: str, message: str, tmp_path: P
 def counters(folder: Path, *words: str) -> tuple[int, str]:
     """Exit code and output of `suite counters` for the file in a folder."""
     command = [sys.executable, "-m", "suite", "counters", "--file", "counters.yaml", *words]
-    variables = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    variables["PYTHONPATH"] = os.pathsep.join([str(conftest.OUTSIDE), variables.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(conftest.OUTSIDE), os.environ.get("PYTHONPATH", "")])
+    variables = conftest.inherit(PYTHONPATH=path)
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -143,7 +143,8 @@ def test_what_cannot_be_counted_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(golden.other_versions(GOLDEN)), reason="; ".join(golden.other_versions(GOLDEN)))
 @pytest.mark.parametrize("name", ["command-line", "sgd-torch", "sgd-jax", "kfac-torch-steps"])
 def test_the_committed_counts_are_those_of_this_commit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)  # `make test` sets it
+    for variable in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):  # which the tests set
+        monkeypatch.delenv(variable, raising=False)
     [entry] = [entry for entry in golden.read_counters(GOLDEN) if entry["name"] == name]
     present = golden.count_all(entry)
     differing = golden.list_changes(entry, present)

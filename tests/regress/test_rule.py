@@ -152,3 +152,13 @@ def test_the_committed_replays_are_those_of_the_code() -> None:
     rows = processes.rows()
     assert processes.markdown(rows) in processes.PAGE.read_text()
     assert all(row.states["slower"] <= 5 for row in rows if row.effect == 1.0)
+
+
+def test_an_undecided_answer_says_how_many_rounds_would_decide_or_why_nobody_knows() -> None:
+    wide = look_at([0.849, 1.194, 0.9, 1.1, 1.05, 0.95, 1.12, 0.88, 1.02, 0.97, 1.15, 0.86, 1.01])
+    reason = judge_ratios(wide, None).reason
+    assert wide.state == "undecided" and ("rounds more would decide" in reason or "below 200 further" in reason)
+    alarm = look_at([1.3, 1.31, 1.29, 1.3, 1.3, 1.31, 1.29, 1.3] * 2)
+    unclear = judge_ratios(alarm, wide)
+    assert alarm.state == "slower" and unclear.state == "undecided"
+    assert unclear.reason == f"a first alarm is neither confirmed nor refuted; {reason}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import boards
 import pytest
 from repositories import repository
 
@@ -76,17 +77,13 @@ def test_another_machine_is_rejected(slower: Path, suite: Call) -> None:
 def result(path: Path, seed: int, seconds: float, **changes: Any) -> None:
     """Write the result of a run, with the fields that are read."""
     spec = {"task": "bert", "optimizer": "lamb", "comm": "fp8", "backend": "jax", "world": 2, "seed": seed}
-    config = {"task": {"data": "hmm"}}
-    content = {
-        "hash": "c0ffee",
-        "spec": {**spec, "config": config},
-        "environment": capture_environment(),
-        "steps": 9,
-        **changes,
-    }
+    config = {"task": {"name": "bert", "module": "suite.tasks.bert", "data": "hmm"}}
+    content = boards.result()
+    content["spec"] |= {**spec, "config": content["spec"]["config"] | config}
+    content |= {"environment": capture_environment() | {"threads": 2}, "steps": 9, **changes}
     path.parent.mkdir(parents=True, exist_ok=True)
     (path.parent / "header.json").write_text('{"hash": "c0ffee"}')
-    path.write_text(json.dumps({**content, "step_seconds": {"p50": seconds}, "peak_memory_bytes": 1000}))
+    path.write_text(json.dumps({**content, "step_seconds": {"p50": seconds, "p99": None}, "peak_memory_bytes": 1000}))
 
 
 def test_results_of_runs_are_sides(tmp_path: Path, suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +122,11 @@ def test_what_is_no_measurement_is_rejected(content: str | None, message: str, t
 
 def test_results_of_several_machines_are_no_side(tmp_path: Path) -> None:
     for number, processor in enumerate(["one", "another"]):
-        result(tmp_path / f"{number}.json", number, 1.0, environment={"cpu": processor, "cores": 2})
+        result(
+            tmp_path / f"{number}.json",
+            number,
+            1.0,
+            environment={**boards.ENVIRONMENT, "cpu": processor, "dirty": False},
+        )
     with pytest.raises(UserError, match=r"measurements of several machines \(another, 2 cores; one, 2 cores\)"):
         saved.find_saved(tmp_path, "step")

@@ -52,3 +52,20 @@ def test_its_inputs_are_used() -> None:
     inputs = content[True]["workflow_call"]["inputs"]  # YAML reads `on` as true
     text = WORKFLOW.read_text()
     assert all(f"inputs.{name}" in text for name in inputs)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_pull_request_from_a_fork_has_a_summary_and_no_comment(written: bool, tmp_path: Path) -> None:
+    """Also where the comparison wrote nothing: then neither step fails, or hides the reason."""
+    named = steps()
+    same = "github.event.pull_request.head.repo.full_name == github.repository"
+    assert named["comment"]["if"] == f"always() && {same}" and named["summary"]["if"] == "always()"
+    if written:
+        (tmp_path / "regress").mkdir()
+        (tmp_path / "regress" / "comment.md").write_text("| table |\n")
+    summary = tmp_path / "summary.md"
+    environment = os.environ | {"GITHUB_STEP_SUMMARY": str(summary), "PULL": "https://example.org/1"}
+    shell = shutil.which("bash") or "sh"
+    for name in ("summary", *(() if written else ("comment",))):
+        subprocess.run([shell, "-e", "-c", named[name]["run"]], cwd=tmp_path, env=environment, check=True)
+    assert (summary.read_text() if summary.exists() else "") == ("| table |\n" if written else "")

@@ -12,7 +12,7 @@ from idxes import write_set
 from small import small
 
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks.autoencoder import curves, faces, files
 from suite.tasks.autoencoder.architecture import Architecture
@@ -23,7 +23,7 @@ PARAMETERS = {"mnist": 2_837_314, "curves": 842_340, "faces": 7_537_655}
 
 def absent(variant: str) -> Any:
     config = configure.resolve(["task=autoencoder", f"task.variant={variant}"])
-    return execution.make_task(config, absent=True)
+    return make_task(config, absent=True)
 
 
 @pytest.mark.parametrize("variant", PARAMETERS)
@@ -143,14 +143,14 @@ def test_images_must_fit_the_network(tmp_path: Path) -> None:
     write_set(tmp_path, train=7, valid=3)
     chosen = ["task=autoencoder", "task.variant=faces", "task.data=mnist", f"data_dir={tmp_path}"]
     with pytest.raises(UserError, match="images have 784 pixels"):
-        execution.make_task(configure.resolve(chosen))
+        make_task(configure.resolve(chosen))
 
 
 def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: Path) -> None:
     write_set(tmp_path, train=7, valid=3)
     chosen = ["task=autoencoder", "scale=gpu", f"data_dir={tmp_path}", "task.eval_batch_size=5"]
-    usual = execution.make_task(configure.resolve(chosen))
-    theirs = execution.make_task(configure.resolve([*chosen, "task.evaluate_on=train", "task.metric=objective"]))
+    usual = make_task(configure.resolve(chosen))
+    theirs = make_task(configure.resolve([*chosen, "task.evaluate_on=train", "task.metric=objective"]))
     assert (usual.batches("valid"), theirs.batches("valid")) == (1, 2)
     seen = np.concatenate([theirs.batch("valid", 0, index)["image"] for index in range(2)])
     assert np.array_equal(seen[:7], usual.images.read("train", np.arange(7)))
@@ -164,14 +164,14 @@ def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: P
     assert (scored["loss"], scored["objective"]) == (2.0, 2.25)
     for wrong in ("task.metric=top1", "task.evaluate_on=test"):
         with pytest.raises(UserError, match="must be one of"):
-            execution.make_task(configure.resolve([*chosen, wrong]))
+            make_task(configure.resolve([*chosen, wrong]))
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_evaluation_puts_out_the_penalty(backend: str) -> None:
     settings = small("autoencoder", None, f"backend={backend}", precision="float64")
-    task = execution.make_task(settings)
+    task = make_task(settings)
     made = engine(settings, task)
     norm = sum(float((task.init(settings.seed, name).astype(float) ** 2).sum()) for name in task.shapes())
     part = next(iter(made.evaluate([task.batch("valid", 0, 0)])))

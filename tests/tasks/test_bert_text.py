@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import engines
 import numpy as np
 import pytest
 from berts import engine, task
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from written import generate_documents, write_documents
 
 from suite.contract import UserError
@@ -142,6 +145,116 @@ def test_damaged_text_is_named_with_its_line_and_can_be_skipped(tmp_path: Path, 
     preparation.prepare(source, target, on_error="skip", **PAIRS)
     found = task("data=records", "next_sentence=true", data_dir=target).data.skipped
     assert len(found) == 1 and found[0].startswith(str(path))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize(
+    "kind, broken, says",
+    [
+        ("blocks", "{s}{s}", "the document with id {n} is there twice, first in line"),
+        ("blocks", "{s}lost\n", "this text is outside of <doc …> and </doc>"),
+        ("blocks", '<doc id="{n}">\ncut\n', "(is never closed|begins before that of line)"),
+        ("blocks", "text\n</doc>\n", "outside of <doc|</doc> without a <doc"),
+        ("json", "{s}{s}", "the document with id {n} is there twice, first in line"),
+        ("json", '{{"id": "{n}"}}\n', "not a JSON object with a text"),
+        ("json", "cut off\n", "not a JSON object with a text"),
+    ],
+)
+def test_a_document_that_is_doubled_or_broken_is_named(
+    kind: str, broken: str, says: str, place: int, tmp_path: Path
+) -> None:
+    """One that is gone is seen by the number of documents alone, which the manifest states for each file."""
+    form = (
+        '<doc id="{n}" title="T">\nT\n\nText {n}.\n</doc>\n'
+        if kind == "blocks"
+        else '{{"id": "{n}", "text": "T {n}."}}\n'
+    )
+    documents = [form.format(n=number) for number in range(3)]
+    path = tmp_path / "wiki_00"
+    path.write_text("".join(documents))
+    assert text.survey_files(tmp_path)[0][0].documents == 3
+    changed = list(documents)
+    changed[place] = broken.format(s=documents[place], n=place)
+    path.write_text("".join(changed if place else [documents[2].replace("2", "9"), *changed]))
+    with pytest.raises(text.Damaged, match=f"wiki_00, line \\d+: .*{says.format(n=place)}"):
+        list(text.read_documents(path))
+    path.write_text("".join(documents[:place] + documents[place + 1 :]))
+    assert text.survey_files(tmp_path)[0][0].documents == 2
+
+
+FORMS = {
+    "blocks": '<doc id="{n}" title="T">\nT\n\nText {n}.\n</doc>\n',
+    "json": '{{"id": "{n}", "text": "T {n}."}}\n',
+    "wikitext": " \n = Title {n} = \n \n Text {n} . \n",
+    "plain": "Text {n}.\n\n",
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["blocks", "json", "wikitext"])
+@pytest.mark.parametrize("first", ["cut\n", '<do id="1">\n', "= Title\n", "Text.\n\n"])
+def test_a_damaged_first_line_does_not_change_the_format(kind: str, first: str, tmp_path: Path) -> None:
+    path = tmp_path / "wiki_00"
+    path.write_text(first + "".join(FORMS[kind].format(n=number) for number in range(3)))
+    with pytest.raises(text.Damaged, match=r"wiki_00, line \d: this line is one of .*, but the file does not begin"):
+        list(text.read_documents(path))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["blocks", "json", "plain"])
+def test_wikitext_that_other_text_follows_is_refused_where_that_can_be_told(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "wiki_00"
+    path.write_text(FORMS["wikitext"].format(n=0) + FORMS[kind].format(n=1))
+    if kind == "plain":
+        assert list(text.read_documents(path)) == [["Text 0 .", "Text 1."]]
+        return
+    with pytest.raises(text.Damaged, match="the file does not begin as they do"):
+        list(text.read_documents(path))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["wikitext", "plain"])
+@pytest.mark.parametrize("place", range(3), ids=["first", "middle", "last"])
+def test_every_line_of_wikitext_and_plain_text_is_read(kind: str, place: int, tmp_path: Path) -> None:
+    """Except headings. A document that is gone or there twice, or a broken heading, changes the number alone."""
+    whole = [FORMS[kind].format(n=number) for number in range(3)]
+    path = tmp_path / "wiki_00"
+    for changed, count in (
+        ([], 2),
+        ([whole[place]] * 2, 4),
+        ([f"\nMore {place}.\n\n"], 3 if kind == "plain" else None),
+    ):
+        content = "".join([*whole[:place], *changed, *whole[place + 1 :]])
+        path.write_text(content)
+        if kind == "wikitext" and count is None and place == 0:
+            continue  # the first line: see above
+        documents = list(text.read_documents(path))
+        assert len(documents) == (2 if count is None else count)
+        read = [sentence.strip() for document in documents for sentence in document]
+        assert read == [line.strip() for line in content.split("\n") if line.strip() and "=" not in line]
+
+
+PARTS = st.sampled_from([*"ab cé[]#.\t\u2028\u0301\u00a0", *wordpiece.SPECIAL])
+
+
+@pytest.mark.quick
+@settings(max_examples=60, deadline=None)
+@given(line=st.lists(PARTS, max_size=12).map("".join))
+def test_no_text_becomes_a_control_piece(line: str) -> None:
+    """And a text that can be spelled comes back as it is read: in lower case, without accents, words apart."""
+    pieces = wordpiece.WordPiece([*wordpiece.SPECIAL, *"abcemsk[]#.", *(f"##{letter}" for letter in "abcemsk")])
+    (numbers,) = pieces.encode([line])
+    control = {pieces.vocabulary.index(piece) for piece in wordpiece.SPECIAL} - {pieces.unknown}
+    assert not control & set(numbers.tolist())
+    if pieces.unknown not in numbers:
+        plain = unicodedata.normalize("NFD", line.lower()).replace("\u0301", "")
+        assert "".join(pieces.decode(numbers).split()) == "".join(plain.split())
+
+
+def test_a_vocabulary_file_may_hold_any_character(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*wordpiece.SPECIAL, "\u2028", "\x1c", "a"]) + "\n", encoding="utf-8")
+    assert wordpiece.read_vocabulary(tmp_path / "vocab.txt").vocabulary[-3:] == ["\u2028", "\x1c", "a"]
 
 
 def test_a_directory_without_text_says_what_was_expected(tmp_path: Path) -> None:

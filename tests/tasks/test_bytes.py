@@ -9,7 +9,7 @@ import pytest
 import small
 
 from suite.contract import Finished, SendsBytes
-from suite.launch import execution
+from suite.launch import job
 from suite.settings.run import Run
 from suite.tasks._images import Classification
 from suite.training import loop
@@ -27,7 +27,7 @@ def describe(name: str, written: Path, backend: str, *options: str, **changes: A
 
 
 def make_task(run: Run) -> Classification:
-    task = execution.make_task(run)
+    task = job.make_task(run)
     assert isinstance(task, Classification) and isinstance(task, SendsBytes)
     return task
 

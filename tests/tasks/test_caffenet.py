@@ -8,7 +8,7 @@ from abstract import check_torch, count_parameters, make_images, trace_jax
 from PIL import Image
 
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks.caffenet.architecture import Architecture, compute_pooled_side
 
@@ -112,7 +112,7 @@ def test_photographs_are_squeezed_then_cut(tmp_path: Path) -> None:
     """A picture twice as wide as high keeps both its halves, which a crop of the shorter side would not."""
     root = photographs(tmp_path, ["a", "b", "c"])
     chosen = ["task=caffenet", "task.data=folder", f"data_dir={root}", "task.image_size=227", "task.classes=[a,c]"]
-    task = execution.make_task(configure.resolve([*chosen, "task.batch_size=4", "task.eval_batch_size=4"]))
+    task = make_task(configure.resolve([*chosen, "task.batch_size=4", "task.eval_batch_size=4"]))
     batch = task.batch("valid", 0, 0)
     assert batch["image"].shape == (4, 3, 227, 227) and batch["label"].tolist() == [0, 0, 1, 1]
     left, right = batch["image"][0, 0, :, 0], batch["image"][0, 0, :, -1]
@@ -123,17 +123,15 @@ def test_photographs_are_squeezed_then_cut(tmp_path: Path) -> None:
 
 def test_classes_need_directories(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has none"):
-        execution.make_task(configure.resolve(["task=caffenet", "task.classes=[a]"]))
+        make_task(configure.resolve(["task=caffenet", "task.classes=[a]"]))
     root = photographs(tmp_path, ["a", "b"])
     with pytest.raises(UserError, match="no class directory"):
-        execution.make_task(
-            configure.resolve(["task=caffenet", "task.data=folder", f"data_dir={root}", "task.classes=[x]"])
-        )
+        make_task(configure.resolve(["task=caffenet", "task.data=folder", f"data_dir={root}", "task.classes=[x]"]))
 
 
 def test_real_photographs(shared_data: Path) -> None:
     chosen = ["task=caffenet", "task.data=folder", f"data_dir={shared_data / 'clothing16'}", "task.image_size=64"]
-    task = execution.make_task(configure.resolve([*chosen, "task.width=24", "task.hidden=32"]))
+    task = make_task(configure.resolve([*chosen, "task.width=24", "task.hidden=32"]))
     assert task.architecture.classes == 16 and task.data.samples == {"train": 3068, "valid": 772}
     assert np.isfinite(task.batch("train", 0, 3)["image"]).all()
 
@@ -142,10 +140,10 @@ def test_a_head_of_1000_outputs_on_any_classes(tmp_path: Path) -> None:
     """61.0 million parameters, as the AdaPrec poster's on 16 classes; fewer outputs than classes are rejected."""
     root = photographs(tmp_path, ["a", "b", "c"])
     chosen = ["task=caffenet", "scale=gpu", f"data_dir={root}", "task.batch_size=2", "task.eval_batch_size=2"]
-    task = execution.make_task(configure.resolve([*chosen, "task.classes=[a,c]"]))
+    task = make_task(configure.resolve([*chosen, "task.classes=[a,c]"]))
     assert sum(int(np.prod(spec.shape)) for spec in task.shapes().values()) == 60_965_224
     assert set(task.batch("train", 0, 0)["label"].tolist()) <= {0, 1}
-    own = execution.make_task(configure.resolve([*chosen, "task.head=0"]))
+    own = make_task(configure.resolve([*chosen, "task.head=0"]))
     assert own.architecture.classes == 3
     with pytest.raises(UserError, match=r"task\.head=2: fewer outputs than the 3 classes"):
-        execution.make_task(configure.resolve([*chosen, "task.head=2"]))
+        make_task(configure.resolve([*chosen, "task.head=2"]))

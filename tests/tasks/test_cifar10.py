@@ -105,6 +105,51 @@ def test_damaged_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("place", [0, 2, 4], ids=["first", "middle", "last"])
+def test_a_record_that_is_gone_or_doubled_is_counted_and_a_broken_one_is_named(place: int, tmp_path: Path) -> None:
+    """Binary records have no number and no checksum: only the count tells, and data with another name."""
+    write(tmp_path, python=False)
+    path = tmp_path / "data_batch_1.bin"
+    records = [path.read_bytes()[start : start + binary.RECORD] for start in range(0, 5 * binary.RECORD, binary.RECORD)]
+    for parts, count in (([], 24), ([records[place]] * 2, 26)):
+        path.write_bytes(b"".join([*records[:place], *parts, *records[place + 1 :]]))
+        found = binary.Cifar(tmp_path).data
+        assert found.samples == {"train": count, "valid": 7} and found.name == "cifar10-batches"
+    broken = {records[place][:-1]: "not a multiple", records[place] + b"\0": "not a multiple"}
+    broken[b"\x0a" + records[place][1:]] = rf"record {place + 1}: label 10 is not in 0 to 9"
+    for part, said in broken.items():
+        path.write_bytes(b"".join([*records[:place], part, *records[place + 1 :]]))
+        with pytest.raises(UserError, match=rf"data_batch_1\.bin.*{said}"):
+            binary.Cifar(tmp_path)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("python", [False, True])
+def test_batches_that_are_copies_or_would_not_be_read_are_refused(python: bool, tmp_path: Path) -> None:
+    write(tmp_path, python=python)
+    suffix = "" if python else ".bin"
+    extra, third, valid = (tmp_path / f"{name}{suffix}" for name in ("data_batch_6", "data_batch_3", "test_batch"))
+    extra.write_bytes(third.read_bytes())
+    with pytest.raises(UserError, match=r"data_batch_6.*: CIFAR-10 has no such batch"):
+        binary.Cifar(tmp_path)
+    extra.unlink()
+    valid.write_bytes(third.read_bytes())
+    with pytest.raises(UserError, match=r"test_batch.*: has the same contents as data_batch_3"):
+        binary.Cifar(tmp_path)
+
+
+@pytest.mark.quick
+def test_what_follows_a_python_batch_or_contradicts_it_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, python=True)
+    path = tmp_path / "data_batch_5"
+    path.write_bytes(path.read_bytes() + b"left over")
+    assert "9 bytes follow the batch" in binary.check(str(tmp_path))[0]
+    batch = {"data": np.zeros((5, 3072), np.uint8), "labels": [1] * 5, "filenames": ["a.png"] * 4}
+    path.write_bytes(pickle.dumps(batch, protocol=2))
+    assert "4 filenames for 5 labels" in binary.check(str(tmp_path))[0]
+
+
+@pytest.mark.quick
 def test_only_the_published_batches_are_called_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any others are named for what they are, whatever the folder's name."""
     folder = tmp_path / "CIFAR-10"

@@ -10,7 +10,7 @@ import torch
 from small import TASKS, small
 from tiny_runs import TINY
 
-from suite.launch import execution
+from suite.launch.job import make_task
 
 # torch 2.13's backward pass of narrow strided convolutions on CPUs ends the process ("double free"), where compiled
 WIDER = {"cifar10": ["width=8"]}
@@ -21,7 +21,7 @@ def trained(name: str, *, compiled: bool) -> tuple[list[float], dict[str, np.nda
     torch.compiler.reset()
     options = [*TASKS[name][0], *WIDER.get(name, [])]
     run = small(name, options, "optimizer=sgd", f"compile={compiled}".lower())
-    made: Any = engines.engine(run, execution.make_task(run))
+    made: Any = engines.engine(run, make_task(run))
     return engines.advance(made, range(2)), engines.weights(made)
 
 

@@ -11,7 +11,7 @@ from abstract import check_torch, count_parameters, trace_jax
 from click_lines import draw_lines, make_line, read_plainly, write_logs
 
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks.dlrm import clicks, criteo
 from suite.tasks.dlrm.architecture import Architecture
@@ -27,7 +27,7 @@ def linear(*widths: int) -> int:
 
 def absent(*overrides: str) -> Any:
     config = configure.resolve(["task=dlrm", "scale=paper", *overrides])
-    return execution.make_task(config, absent=True)
+    return make_task(config, absent=True)
 
 
 def test_parameters_of_the_kaggle_network() -> None:
@@ -65,7 +65,7 @@ def test_jax_takes_mlperfs_parameters(variant: str) -> None:
 
 
 def test_first_rows_stay_within_their_tables_bound() -> None:
-    task = execution.make_task(configure.resolve(["task=dlrm", *SMALL]))
+    task = make_task(configure.resolve(["task=dlrm", *SMALL]))
     table, at = task.init(0, "tables.weight"), task.architecture
     for field, (start, rows) in enumerate(zip(at.offsets, at.rows, strict=True)):
         part = table[start : start + rows]
@@ -131,7 +131,7 @@ def test_lines_are_read_as_a_plain_reader_reads_them(
     lines = draw_lines(1000, 50)
     (tmp_path / "raw").mkdir()
     for name in ("train", "valid"):
-        (tmp_path / "raw" / f"{name}.txt").write_bytes("\r\n".join(lines).encode())
+        (tmp_path / "raw" / f"{name}.txt").write_bytes("\r\n".join([*lines, ""]).encode())
     criteo.prepare(tmp_path / "raw", tmp_path / "made", hash_rows=hash_rows)
     words: list[dict[str, int]] = [{} for _ in range(26)]
     expected = read_plainly(lines, words, hash_rows)
@@ -193,6 +193,62 @@ def test_a_damaged_line_is_named_or_counted(line: str, said: str, tmp_path: Path
     assert data.samples["train"] == 2 and len(data.skipped) == 1 and "line 2" in data.skipped[0]
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("name", ["train", "valid", "test"])
+def test_a_record_that_is_removed_doubled_or_broken_is_counted_or_named(name: str, place: int, tmp_path: Path) -> None:
+    """Equal lines are legal clicks: one that is gone or there twice is seen by the number of rows alone."""
+    whole = [make_line(integer=str(number)) for number in range(3)]
+    for number, lines in enumerate(([whole[place]], [whole[place]] * 3)):  # one fewer, one more
+        changed = [*whole[:place], *lines[1:], *whole[place + 1 :]]
+        other = "train" if name != "train" else "valid"
+        source = tmp_path / f"raw{number}"
+        source.mkdir()
+        for file, content in ((name, changed), (other, whole)):
+            (source / f"{file}.txt").write_text("".join(f"{line}\n" for line in content))
+        criteo.prepare(source, tmp_path / f"made{number}")
+        kept = criteo.manifest_of(tmp_path / f"made{number}").content["kept"]
+        assert kept == {f"{name}.txt": len(changed), f"{other}.txt": 3}
+        assert criteo.Records(tmp_path / f"made{number}").data.samples["train" if name == "train" else "valid"] in (
+            2,
+            4,
+        )
+    for number, broken in enumerate(("", whole[place].partition("\t")[2], whole[place] + "\t1", "1\t2")):
+        changed = [*whole[:place], broken, *whole[place + 1 :]]
+        (source / f"{name}.txt").write_text("".join(f"{line}\n" for line in changed))
+        with pytest.raises(UserError, match=rf"{name}\.txt, line {place + 1}: (\d+ columns|has no label)"):
+            criteo.prepare(source, tmp_path / f"stopped{number}")
+
+
+@pytest.mark.quick
+def test_a_last_line_that_is_cut_off_is_named_or_counted(tmp_path: Path) -> None:
+    """Its last word would be another one."""
+    source = write_logs(tmp_path / "raw", [make_line()] * 3, [make_line()])
+    (source / "train.txt").write_text((source / "train.txt").read_text()[:-4])
+    with pytest.raises(UserError, match=r"train\.txt, line 3: the file ends within this line"):
+        criteo.prepare(source, tmp_path / "stopped")
+    criteo.prepare(source, tmp_path / "made", on_error="skip")
+    data = criteo.Records(tmp_path / "made").data
+    assert data.samples["train"] == 2 and data.dropped == {"damaged, left out by task.on_error=skip": 1}
+
+
+@pytest.mark.quick
+def test_files_that_would_not_be_read_are_refused_or_counted(tmp_path: Path) -> None:
+    source = write_logs(tmp_path / "raw", [make_line()] * 28)
+    (source / "test.txt").write_text(f"{make_line()[2:]}\n" * 5)  # as Kaggle's
+    criteo.prepare(source, tmp_path / "made")
+    data = criteo.Records(tmp_path / "made").data
+    assert data.samples == {"train": 24, "valid": 2}
+    assert data.dropped == {"Criteo's test rows": 2, "without labels, in test.txt": 5}
+    (source / "valid.txt").write_text(f"{make_line()}\n")
+    with pytest.raises(UserError, match=r"test\.txt would not be read beside valid\.txt; leave one"):
+        criteo.prepare(source, tmp_path / "other")
+    (source / "test.txt").unlink()
+    (source / "day_0").write_text(f"{make_line()}\n" * 2)
+    with pytest.raises(UserError, match=r"train\.txt would not be read beside day_0; leave one"):
+        criteo.prepare(source, tmp_path / "other")
+
+
 def test_damaged_files(tmp_path: Path) -> None:
     source = write_logs(tmp_path / "raw", [make_line()] * 2000, [make_line()] * 10)
     packed = gzip.compress((source / "train.txt").read_bytes())
@@ -227,7 +283,7 @@ def test_census_data_in_criteos_format(shared_data: Path, tmp_path: Path) -> Non
     from engines import advance, engine
 
     config = configure.resolve([*settings, "task.eval_batch_size=16281"])
-    made = engine(config, execution.make_task(config))
+    made = engine(config, make_task(config))
     advance(made, range(60))
     assert made.task.score(made.evaluate([made.task.batch("valid", 0, 0)]))["auc"] > 0.88
 
@@ -259,7 +315,7 @@ def test_best_attainable_score_of_the_card() -> None:
 @pytest.mark.quick
 @pytest.mark.parametrize("variant", [[], ["task.variant=v2", "task.limit=50"]], ids=["one id", "several ids"])
 def test_each_feature_reads_its_own_rows(variant: list[str]) -> None:
-    made = execution.make_task(configure.resolve(["task=dlrm", *SMALL, *variant]))
+    made = make_task(configure.resolve(["task=dlrm", *SMALL, *variant]))
     network, ids = made.architecture, made.batch("train", 0, 0)["ids"]
     first = network.offsets[network.segments]
     assert ((first <= ids) & (ids < first + np.asarray(network.rows)[network.segments])).all()
@@ -275,7 +331,7 @@ def test_tables_by_rows_give_the_same_run() -> None:
     for backend, placement, world in (("torch", "replicated", 1), ("torch", "rows", 1), ("jax", "rows", 2)):
         chosen = [f"backend={backend}", f"task.placement={placement}", f"world={world}"]
         config = configure.resolve(["task=dlrm", *small, *plain, *chosen])
-        made = engine(config, execution.make_task(config))
+        made = engine(config, make_task(config))
         advance(made, range(4))
         found = weights(made)
         rows = sum(made.task.architecture.rows)

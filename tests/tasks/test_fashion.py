@@ -12,7 +12,7 @@ from PIL import Image
 from scipy.special import xlogy
 
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks import autoencoder, resnet50
 from suite.tasks._data import fashion, idx
@@ -90,7 +90,7 @@ def change_labels(folder: Path, change: int, *, fewer: int = 0) -> None:
 
 def test_files_that_do_not_fit_are_named(folder: Path) -> None:
     change_labels(folder, 1)
-    with pytest.raises(UserError, match="label 10 is not in 0 to 9"):
+    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte: label 10 is not in 0 to 9"):
         Fashion(28, data_dir=str(folder))
     change_labels(folder, -1 % 256, fewer=1)
     with pytest.raises(UserError, match=r"train-labels-idx1-ubyte: 39 labels of 40 images"):
@@ -99,6 +99,48 @@ def test_files_that_do_not_fit_are_named(folder: Path) -> None:
     with pytest.raises(UserError, match=r"train-labels-idx1-ubyte\.gz: missing"):
         Fashion(28, data_dir=str(folder))
     assert files.load_fashion(data_dir=str(folder)).pixels == 784, "an autoencoder needs no labels"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("place", [0, 20, 39], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("name", [idx.IMAGES["train"], idx.LABELS["train"]])
+def test_a_record_that_is_gone_doubled_or_broken_is_found(folder: Path, name: str, place: int) -> None:
+    """The header states the number; with another number there, images and labels differ in theirs.
+
+    If both lose a record, the counts are stated, and the name says that these are not the published files.
+    """
+    size = 784 if name == idx.IMAGES["train"] else 1
+
+    def change(name: str, size: int, times: int, header: int) -> None:
+        path = folder / f"{name}.gz"
+        content = gzip.decompress(path.read_bytes())
+        start = 16 if "idx3" in name else 8
+        records = [content[at : at + size] for at in range(start, len(content), size)]
+        records[place : place + 1] = records[place : place + 1] * times
+        head = content[:4] + np.array([header], ">u4").tobytes() + content[8:start]
+        path.write_bytes(gzip.compress(head + b"".join(records)))
+
+    for times, header, said in ((0, 40, "bytes instead of"), (2, 40, "bytes instead of"), (0, 39, "labels of")):
+        before = (folder / f"{name}.gz").read_bytes()
+        change(name, size, times, header)
+        with pytest.raises(UserError, match=rf"train-(images|labels)-idx.-ubyte.*: [\d,]+ {said}"):
+            Fashion(28, data_dir=str(folder))
+        (folder / f"{name}.gz").write_bytes(before)
+    for each, bytes_each in ((idx.IMAGES["train"], 784), (idx.LABELS["train"], 1)):
+        change(each, bytes_each, 0, 39)
+    found = Fashion(28, data_dir=str(folder)).data
+    assert found.samples["train"] == 39 and "not the canonical" in found.note
+
+
+@pytest.mark.quick
+def test_two_files_of_one_name_must_be_equal(folder: Path) -> None:
+    packed = folder / "train-labels-idx1-ubyte.gz"
+    plain = folder / "train-labels.idx1-ubyte"
+    plain.write_bytes(gzip.decompress(packed.read_bytes()))
+    assert Fashion(28, data_dir=str(folder)).data.samples["train"] == 40
+    plain.write_bytes(plain.read_bytes()[:-1] + b"\0")
+    with pytest.raises(UserError, match=r"idx1-ubyte: differs from train-labels-idx1-ubyte\.gz"):
+        Fashion(28, data_dir=str(folder))
 
 
 def test_files_are_found_where_they_were_fetched_or_installed(
@@ -124,8 +166,8 @@ def test_files_are_found_where_they_were_fetched_or_installed(
 def test_a_task_is_described_without_the_files(task: str) -> None:
     run = configure.resolve([f"task={task}", "task.data=fashion", "data_dir=nowhere"])
     with pytest.raises(UserError, match="missing; put"):
-        execution.make_task(run)
-    made = execution.make_task(run, absent=True)
+        make_task(run)
+    made = make_task(run, absent=True)
     assert made.data.samples["train"] == 60_000 and made.shapes()
     assert task == "autoencoder" or (10,) in {spec.shape for spec in made.shapes().values()}, "a bias of ten classes"
 

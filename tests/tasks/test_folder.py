@@ -226,28 +226,102 @@ def test_identity_follows_names_sizes_and_classes(writable):
     assert len({identity, longer, Folder(writable).data.identity}) == 3
 
 
-def test_a_flat_validation_folder_with_its_list_equals_class_directories(writable):
-    rows = np.arange(16)
-    images, labels = read(Folder(writable, size=40), "valid", rows)
+@pytest.fixture
+def flat(writable):
+    """The same with a flat `val/` and its list; returns the list."""
     lines = []
     for path in sorted((writable / "val").glob("*/*")):
         lines.append(f"{path.name} {path.parent.name}\n")
         path.rename(writable / "val" / path.name)
         path.parent.rmdir()
+    (writable / "val.txt").write_text("".join(lines))
+    return writable / "val.txt"
+
+
+def test_a_flat_validation_folder_with_its_list_equals_class_directories(writable, request):
+    rows = np.arange(16)
+    images, labels = read(Folder(writable, size=40), "valid", rows)
+    listing = request.getfixturevalue("flat")
+    lines = listing.read_text()
+    listing.unlink()
     with pytest.raises(UserError, match=r"val\.txt is missing"):
         Folder(writable)
-    listing = writable / "val.txt"
-    listing.write_text("".join(lines))
+    listing.write_text(lines)
     flat = Folder(writable, size=40)
     flat_images, flat_labels = read(flat, "valid", rows)
     np.testing.assert_array_equal(flat_images, images)
     np.testing.assert_array_equal(flat_labels, labels)
     assert Folder(writable, classes=list(shapes.NAMES[:2])).data.samples["valid"] == 2
 
-    for line, problem in (("absent.JPEG 00-disc-coarse0", "no image"), ("000000.JPEG 17", "no class"), ("x", "is not")):
-        listing.write_text("".join(lines) + line + "\n")
+    for line, problem in (("absent.JPEG 00-disc-coarse0", "no image"), ("new.JPEG 17", "no class"), ("x", "is not")):
+        listing.write_text(lines + line + "\n")
         with pytest.raises(UserError, match=f"line 17: .*{problem}"):
             Folder(writable)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("place", [0, 7, 15])
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (lambda line: "", r"val/{name}: no line of .*val\.txt names it"),
+        (lambda line: line + line, "line {next}: {name} is there twice, first in line {n}"),
+        (lambda line: line + line.split()[0] + " 01-ring-coarse0\n", "line {next}: {name} is there twice"),
+        (lambda line: "\n" + line, "line {n}: '' is not"),
+        (lambda line: line.split()[0] + "\n", "line {n}: '{name}' is not"),
+        (lambda line: line.replace("\n", " 1\n"), "line {n}: .* is not"),
+        (lambda line: line[1:], "line {n}: no image"),
+    ],
+)
+def test_a_line_of_the_list_that_is_gone_doubled_or_broken_is_named(flat, place, change, problem):
+    lines = flat.read_text().splitlines(keepends=True)
+    name = lines[place].split()[0]
+    lines[place] = change(lines[place])
+    flat.write_text("".join(lines))
+    with pytest.raises(UserError, match=problem.format(name=name, n=place + 1, next=place + 2)):
+        Folder(flat.parent)
+
+
+@pytest.mark.quick
+def test_a_list_that_is_cut_off_is_named(flat):
+    flat.write_text(flat.read_text()[:-1])
+    with pytest.raises(UserError, match=r"val\.txt, line 16: the file ends within this line"):
+        Folder(flat.parent)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("place", [0, 7, -1])
+def test_an_image_that_is_gone_or_there_twice_is_counted(writable, place):
+    """Nothing lists the images of class directories, and copies are legal: only the number tells."""
+    path = sorted((writable / "train").glob("*/*"))[place]
+    shutil.copy(path, path.with_name("copy.JPEG"))
+    assert Folder(writable).data.samples == {"train": 33, "valid": 16}
+    path.unlink()
+    path.with_name("copy.JPEG").unlink()
+    assert Folder(writable).data.samples == {"train": 31, "valid": 16}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_images_that_would_not_be_read_are_refused(writable, split):
+    path = sorted((writable / split).glob("*/*"))[0]
+    for hidden, problem in (
+        (path.parent.parent / "lost.JPEG", r"lost\.JPEG: belongs to no class directory"),
+        (path.parent / "more" / "lost.JPEG", "more: a directory in a class directory"),
+        (path.with_suffix(".webp"), r"webp: only \.jpg, \.jpeg and \.png are read"),
+    ):
+        hidden.parent.mkdir(exist_ok=True)
+        shutil.copy(path, hidden)
+        with pytest.raises(UserError, match=problem):
+            Folder(writable)
+        hidden.unlink()
+        if hidden.parent.name == "more":
+            hidden.parent.rmdir()
+    (path.parent / "notes.txt").write_text("no image")
+    assert Folder(writable).data.samples == {"train": 32, "valid": 16}
+    shutil.copytree(writable / "val", writable / "valid")
+    with pytest.raises(UserError, match="contains both val and valid"):
+        Folder(writable)
 
 
 def test_a_missing_directory_is_answered_with_the_layout_and_what_to_type(tmp_path):

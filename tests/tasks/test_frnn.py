@@ -11,7 +11,7 @@ from abstract import check_torch, count_parameters
 from engines import BACKENDS, advance, change, engine
 from sampling import mostly_torch
 
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks.frnn import FRNN, metric, simulator, trees
 from suite.tasks.frnn.architecture import Architecture
@@ -38,12 +38,12 @@ def config(*options: str, backend: str = "torch", **changes: Any) -> dict[str, A
 
 
 def task(*options: str) -> Any:
-    return execution.make_task(config(*options))
+    return make_task(config(*options))
 
 
 def made(*options: str, backend: str) -> Any:
     settings = config(*options, backend=backend)
-    return engine(settings, execution.make_task(settings))
+    return engine(settings, make_task(settings))
 
 
 # -------------------------------------------------------------------------------------------------- metric
@@ -325,6 +325,6 @@ def test_the_default_optimizer_reaches_the_laptop_target(backend: str) -> None:
     settings = configure.resolve(["task=frnn", f"backend={backend}"])
     from suite.training.loop import train
 
-    one = execution.make_task(settings)
+    one = make_task(settings)
     last = list(train(one, engine(settings, one), settings))[-1]
     assert last.outcome["kind"] == "reached"

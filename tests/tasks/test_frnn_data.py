@@ -11,7 +11,7 @@ import pytest
 from written import write_shots
 
 from suite.contract import Data, UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks import frnn
 from suite.tasks.frnn import archive, imas, shots, simulated
@@ -227,19 +227,19 @@ def empty(path: Path) -> None:
 def nan(path: Path) -> None:
     lines = path.read_text().splitlines()
     lines[4] = "0.02 nan"
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(lines) + "\n")
 
 
 def wide(path: Path) -> None:
     lines = path.read_text().splitlines()
     lines[2] += " 7"
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(lines) + "\n")
 
 
 def word(path: Path) -> None:
     lines = path.read_text().splitlines()
     lines[9] = "0.045 high"
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(lines) + "\n")
 
 
 def foreign(path: Path) -> None:
@@ -270,10 +270,10 @@ def test_a_damaged_shot_is_named_and_counted(written: Path, damage: Callable[[Pa
         *("task.sources.archive.options.dt=0.005", "task.sources.archive.options.shortest=0"),
         f"task.sources.archive.options.cache_dir={written.parent / 'cache'}",
     ]
-    stopped = execution.make_task(configure.resolve(overrides))
+    stopped = make_task(configure.resolve(overrides))
     with pytest.raises(UserError, match=rf"{words}.*1 of the listed shots cannot be used.*task\.on_error=skip"):
         stopped.batch("train", 0, 0)
-    skipped = execution.make_task(configure.resolve([*overrides, "task.on_error=skip"]))
+    skipped = make_task(configure.resolve([*overrides, "task.on_error=skip"]))
     (fault,) = skipped.data.skipped  # before any batch: the result's record is made first
     assert np.isfinite(skipped.batch("train", 0, 0)["signals"]).all()
     assert fault in skipped.data.losses()
@@ -284,18 +284,107 @@ def test_a_damaged_shot_is_named_and_counted(written: Path, damage: Callable[[Pa
 def test_a_profile_with_an_odd_number_of_lines(written: Path) -> None:
     path = written / "signal_data" / "near" / "etemp_profile" / "5.txt"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join(lines[:-1]))
+    path.write_text("\n".join(lines[:-1]) + "\n")
     assert [
         f"etemp_profile/5.txt:{len(lines) - 1}: an odd number of lines" in fault for fault in opened(written).faults()
     ] == [True]
 
 
-@pytest.mark.parametrize("line", ["12", "12 x", "a 1.0", "12 nan"])
+@pytest.mark.parametrize("line", ["12", "12 x", "a 1.0", "12 nan", "12 -2.0", "12 -1.0 0"])
 def test_a_damaged_list_is_named(written: Path, line: str) -> None:
     path = written / "shot_lists" / "near_clear.txt"
     path.write_text(f"\n{line}\n")
     with pytest.raises(UserError, match=r"near_clear\.txt:2: must contain a shot's number"):
         opened(written)
+
+
+PLACES = pytest.mark.parametrize("place", [0, 1, -1], ids=["first", "middle", "last"])
+
+
+def change_line(path: Path, place: int, change: Callable[[str], str]) -> int:
+    """Replace one line by what `change` makes of it; return its number."""
+    lines = path.read_text().splitlines(keepends=True)
+    lines[place] = change(lines[place])
+    path.write_text("".join(lines))
+    return place % len(lines) + 1
+
+
+@pytest.mark.quick
+@PLACES
+def test_a_shot_that_a_list_has_twice_or_not_is_found(written: Path, place: int) -> None:
+    """Also twice with and without a disruption. One that is gone is seen by the number of shots alone."""
+    clear, disrupted = (written / "shot_lists" / f"near_{kind}.txt" for kind in ("clear", "disrupt"))
+    before = clear.read_text()
+    number = change_line(clear, place, lambda line: line + line)
+    found = rf"near_clear\.txt:{number + 1}: shot \d+ is in the list twice, first in .*near_clear\.txt:{number};"
+    with pytest.raises(UserError, match=found):
+        opened(written)
+    clear.write_text(before)
+    shot = before.splitlines()[place].split()[0]
+    number = change_line(disrupted, place, lambda line: f"{line}{shot} 0.1\n")
+    with pytest.raises(UserError, match=rf"near_disrupt\.txt:{number + 1}: shot {shot} is in the list twice, .*clear"):
+        opened(written)
+    change_line(disrupted, number, lambda line: "")
+    change_line(clear, place, lambda line: "")
+    assert opened(written).data().samples == {"near": 11} and len(opened(written).shots("near")) == 11
+
+
+@pytest.mark.quick
+def test_a_shot_of_two_lists_is_not_used_for_training_and_test(written: Path) -> None:
+    shutil.copy(written / "shot_lists" / "near_clear.txt", written / "shot_lists" / "near_b_clear.txt")
+    source = opened(written)
+    assert source.machines == ("near_b", "near")
+    with pytest.raises(UserError, match=r"shot \d+ is in both lists, near_b and near;"):
+        shots.split_shots(source, "cross", glimpse=0)
+
+
+@pytest.mark.quick
+@PLACES
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda line: "\n" + line, r"txt:{n}: an empty line"),
+        (lambda line: "\n", r"txt:{n}: an empty line"),
+        (lambda line: "# " + line, r"txt:{n}: not a number"),
+        (lambda line: line.replace("\n", " # good\n"), r"txt:{n}: not a number"),
+        (lambda line: line.replace("\n", " 1\n"), "columns, but the lines before have"),
+        (lambda line: line.split()[0] + "\n", "columns, but the lines before have"),
+    ],
+)
+@pytest.mark.parametrize("signal", ["lm", "etemp_profile"])
+def test_a_broken_sample_is_named(
+    written: Path, place: int, change: Callable[[str], str], words: str, signal: str
+) -> None:
+    """A sample of a 0D signal that is gone or there twice is legal: times are neither even nor counted."""
+    path = written / "signal_data" / "near" / signal / "3.txt"
+    number = change_line(path, place, change)
+    (fault,) = opened(written).faults()
+    assert f"{signal}/3.txt" in fault and re.search(words.format(n=number), fault), fault
+
+
+@pytest.mark.quick
+@PLACES
+def test_a_profile_whose_radii_and_values_have_other_times_is_refused(written: Path, place: int) -> None:
+    path = written / "signal_data" / "near" / "etemp_profile" / "3.txt"
+    half = len(path.read_text().splitlines()) // 2
+    for change in (lambda line: "", lambda line: line + line):
+        before = path.read_text()
+        change_line(path, place, change)
+        assert "an odd number of lines" in opened(written).faults()[0]
+        change_line(path, half // 2, change)  # of the radii; both halves now seem to be whole
+        found = opened(written).faults()
+        assert "differs from that of the radii, line" in found[0]
+        path.write_text(before)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["shot_lists/near_clear.txt", "signal_data/near/lm/3.txt"])
+def test_a_file_that_is_cut_off_in_its_last_line_is_named(written: Path, name: str) -> None:
+    path = written / name
+    lines = len(path.read_text().splitlines())
+    path.write_text(path.read_text()[:-2])
+    with pytest.raises((UserError, AssertionError), match=rf"{path.name}:{lines}: the file ends within this line"):
+        raise AssertionError(opened(written).faults()[0])
 
 
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
@@ -382,12 +471,57 @@ def test_a_long_table(tmp_path: Path) -> None:
         ("5,0.0,1,2,0\n5,0.1,1,2\n", r"cmod\.csv:3: 4 columns, but the header has 5"),
         ("5,0.0,1,2,0\n5,now,1,2,0\n", r"cmod\.csv:3: could not convert"),
         ("5,0.0,1,2,0\n6,0.0,1,2,0\n5,0.1,1,2,0\n", r"cmod\.csv:4: shot 5 continues here"),
+        ("5,0.1,1,2,0\n5,0.0,1,2,0\n", r"cmod\.csv:3: the time 0 of shot 5 does not follow 0\.1"),
+        ("5,nan,1,2,0\n", r"cmod\.csv:2: the time nan or the label 0 is no number"),
+        ("5,0.0,1,2,nan\n", r"cmod\.csv:2: the time 0\.0 or the label nan is no number"),
+        ("", r"cmod\.csv: contains no shot"),
     ],
-    ids=["columns", "time", "order"],
+    ids=["columns", "time", "order", "back", "nan", "label", "none"],
 )
 def test_a_damaged_table_is_named(tmp_path: Path, lines: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         table(tmp_path, lines)
+
+
+@pytest.mark.quick
+@PLACES
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda line: line + line, r"csv:{next}: the time .* does not follow .* in the line before"),
+        (lambda line: "\n" + line, r"csv:{n}: 1 columns, but the header has 5"),
+        (lambda line: line.replace(",", ";"), r"csv:{n}: 1 columns, but the header has 5"),
+        (lambda line: line.replace("\n", ",0\n"), r"csv:{n}: 6 columns, but the header has 5"),
+        (lambda line: line.replace("5,", "6,", 1), r"csv:\d: shot 5 continues here|csv:5: shot 6 continues|0 shots"),
+        (lambda line: "", "0 shots"),
+    ],
+    ids=["twice", "blank", "separator", "column", "other", "gone"],
+)
+def test_a_line_of_a_table_that_is_doubled_or_broken_is_named(
+    tmp_path: Path, place: int, change: Callable[[str], str], words: str
+) -> None:
+    """One that is gone, or has the number of the next shot, leaves a legal table: times need not be even."""
+    path = tmp_path / "lines"
+    path.write_text("5,0.0,1,2,0\n5,0.1,1,2,0\n5,0.2,1,2,0\n")
+    number = change_line(path, place, change) + 1
+    found = words.format(n=number, next=number + 1)
+    if "0 shots" in found and (place == -1 or change("5,\n") == ""):
+        assert len(table(tmp_path, path.read_text()).data().samples) == 1
+        return
+    if "continues" in found and place == 0:
+        assert table(tmp_path, path.read_text()).data().samples == {"cmod": 2}
+        return
+    with pytest.raises(UserError, match=found):
+        table(tmp_path, path.read_text())
+
+
+@pytest.mark.quick
+def test_a_table_that_is_cut_off_or_has_a_column_twice_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cmod\.csv:3: the file ends within this line"):
+        table(tmp_path, "5,0.0,1,2,0\n5,0.1,1,2,0")
+    (tmp_path / "cmod.csv").write_text(HEADER.replace("current", "density") + "5,0.0,1,2,0\n")
+    with pytest.raises(UserError, match=r"cmod\.csv:1: two columns are called density"):
+        archive.make(str(tmp_path), signals=["density"], variant="0d", columns=COLUMNS)
 
 
 def test_damaged_values_in_a_table_leave_their_shot_out(tmp_path: Path) -> None:

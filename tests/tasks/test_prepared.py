@@ -68,6 +68,21 @@ def test_a_flipped_bit_in_a_manifest_changes_nothing_or_is_refused(clicks: Path,
     assert refused > 80
 
 
+@pytest.mark.parametrize("place", [0, 1, -1], ids=["first", "middle", "last"])
+def test_an_entry_of_a_manifest_that_is_removed_doubled_or_broken_is_refused(
+    clicks: Path, tmp_path: Path, place: int
+) -> None:
+    folder = copied(clicks, tmp_path / "made")
+    path = folder / "manifest.json"
+    whole = path.read_text()
+    names = list(json.loads(whole)["files"])
+    line = next(line for line in whole.splitlines() if f'"{names[place]}"' in line)
+    for changed, says in ((f"{line.rstrip(',')},\n{line}", "two entries are called"), ("", ""), (line[:-9], "")):
+        path.write_text(whole.replace(line, changed, 1))
+        with pytest.raises(UserError, match=rf"manifest\.json: damaged .*{says}"):
+            criteo.Records(folder)
+
+
 def test_older_manifests_are_read(clicks: Path, tmp_path: Path) -> None:
     """Without samples and a checksum, only the sizes are compared."""
     folder = copied(clicks, tmp_path / "made")

@@ -11,7 +11,7 @@ import scales
 
 from suite import load
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure, rates, recipes
 
 TASKS = sorted(scales.SHRUNK)
@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 def losses(config: dict[str, Any], steps: int) -> list[float]:
     """Return the training loss of each of the first updates, at the scheduled rates."""
-    task = execution.make_task(config)
+    task = make_task(config)
     engine = engines.engine(config, task)
     hyper = rates.Scheduled(config.max_steps, config.schedule, config.optimizer)
     engine.warm(task.batch("train", 0, 0), range(steps), hyper[0])

@@ -1,7 +1,9 @@
 """Decoded images in shards: batches equal to those of the files, whatever interrupts their preparation."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +165,32 @@ def test_a_changed_file_is_refused_or_found(images: Path, tmp_path: Path) -> Non
     assert fault.startswith(f"{victim}: its sha256 is")
     victim.unlink()
     assert folder.check(str(tmp_path / "made"))[0].startswith(f"{victim}: its sha256 is missing")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("place", [0, 5, -1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda index, place: np.delete(index, place), "train has 32 images in its index, but 33 in the manifest"),
+        (lambda index, place: np.insert(index, place, index[place]), "train has 34 images in its index, but 33"),
+        (lambda index, place: index[[*range(place % 10), (place + 1) % 10, *range(place % 10 + 1, 10)]], "image \\d+"),
+    ],
+    ids=["removed", "doubled", "replaced"],
+)
+def test_an_index_that_does_not_fit_its_pixels_is_refused(
+    images: Path, tmp_path: Path, place: int, change: Any, says: str
+) -> None:
+    """Also one of a manifest without checksums, as older versions wrote it."""
+    prepare(images, tmp_path / "made")
+    path = tmp_path / "made" / "train-00001.npy"
+    np.save(path, change(np.load(path), place))
+    manifest = json.loads((tmp_path / "made" / "manifest.json").read_text())
+    (tmp_path / "made" / "manifest.json").write_text(
+        json.dumps({key: value for key, value in manifest.items() if key not in ("blocks", "crc32")})
+    )
+    with pytest.raises(UserError, match=rf"manifest\.json: damaged .*{says}"):
+        Shards(tmp_path / "made")
 
 
 def test_the_command_prepares_checks_and_names_the_run(suite: Call, images: Path, tmp_path: Path) -> None:

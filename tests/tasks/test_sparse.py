@@ -13,7 +13,8 @@ from small import SMALL_BERT, SPARSE, small
 
 from suite import load, published
 from suite.contract import UserError
-from suite.launch import execution
+from suite.launch.checks import check_run
+from suite.launch.job import make_task
 from suite.record import record
 from suite.settings import configure
 from suite.tasks import _sparse
@@ -32,7 +33,7 @@ def sparsity(**changes: Any) -> Sparsity:
 
 def bert(backend: str, *options: str, **changes: Any) -> Any:
     settings = small("bert", [*SMALL_BERT, *options], "optimizer=adamw", f"backend={backend}", **changes)
-    return engines.engine(settings, execution.make_task(settings))
+    return engines.engine(settings, make_task(settings))
 
 
 def assemble_matrix(weight: np.ndarray, pattern: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -196,7 +197,7 @@ def test_two_processes_hold_the_same_pattern_and_equal_one(backend: str) -> None
     settings = small("bert", [*SMALL_BERT, *DYNAMIC["gradient"]], "optimizer=sgd", f"backend={backend}")
     settings = engines.change(settings, {"precision": "float64"})
     found = ranks.start(backend, 2, {"moving": [None, 4, engines.change(settings, {"world": 2})]})["moving"]
-    alone = engines.engine(settings, execution.make_task(settings))
+    alone = engines.engine(settings, make_task(settings))
     advance(alone, range(4))
     for key, value in weights(alone).items():
         assert np.abs(found[key].astype(np.float64) - value).max() <= 1e-10, key
@@ -249,7 +250,7 @@ def test_operations_are_those_of_the_published_table(row: str) -> None:
     if "block" in details:
         sizes += ["sparsity=dynamic", f"sparse.block={details['block']}"]
     config = configure.resolve(["task=bert", "scale=gpu", *(f"task.{size}" for size in sizes)])
-    assert execution.make_task(config, absent=True).flops() == pytest.approx(details["flops"], rel=1e-3)
+    assert make_task(config, absent=True).flops() == pytest.approx(details["flops"], rel=1e-3)
 
 
 def test_the_learning_rate_follows_the_published_rule_and_the_result_counts() -> None:
@@ -259,7 +260,7 @@ def test_the_learning_rate_follows_the_published_rule_and_the_result_counts() ->
     sparse = small("bert", [*SMALL_BERT, *DYNAMIC["random"]], "optimizer=adamw", max_steps=2, eval_every=2)
     rates, folded = [], []
     for settings in (dense, sparse):
-        task = execution.make_task(settings)
+        task = make_task(settings)
         events = list(loop.train(task, engines.engine(settings, task), settings))
         told = [{"event": type(event).__name__.lower(), **vars(event)} for event in events]
         rates.append([event["hyper"]["lr"] for event in told if event["event"] == "step"])
@@ -275,7 +276,8 @@ def test_the_learning_rate_follows_the_published_rule_and_the_result_counts() ->
 @pytest.mark.parametrize("optimizer", ["kfac", "shampoo", "lars"])
 def test_an_optimizer_that_sees_whole_matrices_is_refused(optimizer: str) -> None:
     with pytest.raises(UserError, match=f"optimizer={optimizer}: needs whole matrices.*optimizer=adamw"):
-        execution.make_task(small("bert", [*SMALL_BERT, *DYNAMIC["random"]], f"optimizer={optimizer}"))
+        run = small("bert", [*SMALL_BERT, *DYNAMIC["random"]], f"optimizer={optimizer}")
+        check_run(run, make_task(run))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_an_optimizer_that_sees_whole_matrices_is_refused(optimizer: str) -> Non
 )
 def test_what_cannot_be_is_refused(option: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        task = execution.make_task(small("bert", [*SMALL_BERT, *DYNAMIC["random"], option], "optimizer=sgd"))
+        task = make_task(small("bert", [*SMALL_BERT, *DYNAMIC["random"], option], "optimizer=sgd"))
         task.shapes()
 
 
@@ -308,5 +310,5 @@ def test_bfloat16_keeps_sums_wide_and_grows_by_gradient(backend: str, execution:
 def test_the_first_line_of_a_run_says_that_it_is_sparse() -> None:
     for options, said in ((SPARSE[1], "dynamic random blocks of 4 × 4, 60 % zero · learning rate × 2.4"), ([], "")):
         settings = small("bert", [*SMALL_BERT, *options], "optimizer=adamw")
-        line = console.describe_run(settings, execution.make_task(settings))
+        line = console.describe_run(settings, make_task(settings))
         assert said in line and ("blocks" in line) == bool(said)

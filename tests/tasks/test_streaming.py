@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from written import write_jpeg, write_shots
 
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks import dlrm
 from suite.tasks.dlrm import clicks, criteo
@@ -52,7 +52,7 @@ def taken(folder: Path, overrides: list[str]) -> int:
     """Most bytes at once while the task is made and its first training batches are."""
     config = configure.resolve(["optimizer=sgd", *(override.replace("FOLDER", str(folder)) for override in overrides)])
     tracemalloc.start()
-    task = execution.make_task(config)
+    task = make_task(config)
     for index in range(BATCHES):
         task.batch("train", 0, index)
     peak = tracemalloc.get_traced_memory()[1]

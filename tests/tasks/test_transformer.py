@@ -46,6 +46,9 @@ class Few:
     def references(self, split: str, rows: np.ndarray) -> list[str]:
         return self.text(self.read(split, rows)[1])
 
+    def count_unwritable(self, longest: int) -> dict[str, int]:
+        return {}
+
     def text(self, tokens: Any) -> list[str]:
         return [" ".join(str(word) for word in row if word > UNKNOWN) for row in tokens]
 

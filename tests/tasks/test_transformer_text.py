@@ -2,12 +2,15 @@
 
 import gzip
 import tracemalloc
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import engines
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from suite.contract import UserError
 from suite.settings import configure
@@ -156,6 +159,154 @@ def test_gz_parts_and_sgm_are_read_as_their_text(tmp_path: Path) -> None:
     pairs = opened(tmp_path / "out", held_out="test")
     assert pairs.data.samples == {"train": 40, "valid": 2}
     assert pairs.references("valid", np.arange(2)) == ['L\'eau "x" & y.', "Le dego."]
+
+
+SAFE = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\n"), max_size=30)
+
+
+def perfect(made: Translation) -> float | None:
+    """The BLEU of a model that writes each reference."""
+    rows = np.arange(made.data.samples["valid"])
+    written = made.pairs.read("valid", rows)[1]
+    ones = np.ones(len(rows), np.float32)
+    part = {"weight": ones, "index": rows, "loss": ones, "words": ones, "undefined": 0 * ones, "written": written}
+    return made.score([part])["bleu"]
+
+
+def prepare_lines(folder: Path, lines: list[str], train: list[str] | None = None) -> Corpus:
+    """Prepare lines as both languages of all splits, or of the held-out ones."""
+    text = folder / "text"
+    text.mkdir(parents=True)
+    for split in ("train", "valid"):
+        for language in ("en", "fr"):
+            content = lines if train is None or split == "valid" else train
+            (text / f"{split}.{language}").write_text("".join(f"{line}\n" for line in content), newline="\n")
+    preparation.prepare(text, folder / "made", **OPTIONS)
+    return opened(folder / "made")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(SAFE, min_size=1, max_size=6))
+def test_a_perfect_model_scores_100_or_the_data_says_what_it_cannot_write(
+    lines: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lines = [line.rstrip("\r") for line in lines] + ["It was a long day, and all of them went home."] * 3
+    made = task(prepare_lines(tmp_path_factory.mktemp("lines"), lines))
+    lost = "of the references" in made.data.note
+    assert lost == any("\u2581" in line for line in lines)  # the vocabulary's mark of a space
+    assert lost or perfect(made) == pytest.approx(100.0, abs=1e-9), (lines, made.data.note)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKD"])
+def test_composed_and_decomposed_references_score_alike(form: str, tmp_path: Path) -> None:
+    lines = [unicodedata.normalize(form, f"Caf\u00e9 numéro {n} à la carte, très élégant ({n}).") for n in range(60)]
+    made = task(prepare_lines(tmp_path, lines))
+    assert perfect(made) == pytest.approx(100.0) and "references" not in made.data.note
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("word", SPECIAL)
+def test_a_control_word_in_a_sentence_is_text(word: str, tmp_path: Path) -> None:
+    lines = [f"The tag {word} stands here, and {n} words follow it{word}." for n in range(40)]
+    made = task(prepare_lines(tmp_path, lines))
+    assert perfect(made) == pytest.approx(100.0)
+    assert made.pairs.text(made.pairs.read("valid", np.arange(40))[1]) == lines
+    assert not np.isin(made.pairs.read("train", np.arange(40))[0][:, :-1][:, :5], [BOS, UNKNOWN]).any()
+
+
+def test_words_that_an_earlier_version_took_for_the_end_are_refused(tmp_path: Path) -> None:
+    pairs = prepare_lines(tmp_path, ["One two three four five six."] * 3)
+    words = np.memmap(tmp_path / "made" / "valid.fr.words", "<u2", "r+")
+    words[1] = EOS
+    words.flush()
+    with pytest.raises(UserError, match="row 0 of valid in fr has a word such as </s> in its text"):
+        pairs.read("valid", np.arange(1))
+
+
+@pytest.mark.quick
+def test_references_that_no_model_can_write_are_counted(tmp_path: Path) -> None:
+    """Longer than a translation may become, and characters that are in no training sentence."""
+    plain = ["one two three four five six seven"] * 20
+    lines = ["one two three four", "\u4e00\u4e8c one two three", "one " * 30]
+    for language, content in (("en", ["one"] * 3), ("fr", lines)):
+        (tmp_path / "text").mkdir(exist_ok=True)
+        (tmp_path / "text" / f"train.{language}").write_text("\n".join(plain) + "\n")
+        (tmp_path / "text" / f"valid.{language}").write_text("\n".join(content) + "\n")
+    preparation.prepare(tmp_path / "text", tmp_path / "made", **OPTIONS)
+    made = task(opened(tmp_path / "made"), extra=10)
+    assert made.longest == 12
+    expected = "1 are longer than 12 words with their end, 1 are with characters that the vocabulary lacks"
+    assert made.data.note.endswith(f"of the references, {expected}")
+
+
+SEGMENTS = [f'<seg id="{n}">{word} is here.</seg>' for n, word in enumerate(("One", "Two", "Three", "Four"), start=1)]
+
+
+def read_sgm(folder: Path, source: str, reference: str, skipped: list[str] | None = None) -> list[tuple[str, str]]:
+    files = {}
+    for name, body in (("src.en", source), ("ref.fr", reference)):
+        files[name] = folder / f"news-{name}.sgm"
+        files[name].write_bytes(f'<srcset setid="a">\n<doc docid="d">\n{body}\n</doc>\n</srcset>\n'.encode())
+    return list(preparation.read_pairs({name: [path] for name, path in files.items()}, skipped))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "\n".join(reversed(SEGMENTS)),  # in another order
+        " ".join(SEGMENTS),  # on one line
+        "<p>" + "</p><p>".join(SEGMENTS) + "</p>",
+        "\n".join(SEGMENTS).replace(" is", "\n is"),  # over several lines
+        "\n".join(SEGMENTS).replace("seg", "SEG").replace('"', "'"),
+    ],
+)
+def test_segments_are_matched_by_their_id(reference: str, tmp_path: Path) -> None:
+    expected = [(f"{word} is here.",) * 2 for word in ("One", "Two", "Three", "Four")]
+    assert read_sgm(tmp_path, "\n".join(SEGMENTS), reference) == expected
+    assert read_sgm(tmp_path, reference, "\n".join(SEGMENTS)) in (expected, expected[::-1])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize(
+    "broken, says",
+    [
+        ("", r"segment {n} of document 'd' is not in"),
+        ("{s}\n{s}", r"line \d: segment {n} of document 'd' is there twice"),
+        ('<seg id="{n}">cut off', r"segment {n} of document 'd' has no </seg>"),
+        ("<seg>{n}</seg>", "line {line}: <seg> without an id"),
+        ('<sag id="{n}">text</sag>', "line {line}: 'text' is outside of <seg>"),
+        ("{s} left over", "line {line}: 'left' is outside of <seg>"),
+        ("{s}</seg>", "line {line}: </seg> without a <seg>"),
+    ],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_segment_that_is_lost_doubled_or_broken_is_named(
+    place: int, broken: str, says: str, side: int, tmp_path: Path
+) -> None:
+    damaged = list(SEGMENTS)
+    damaged[place] = broken.format(s=SEGMENTS[place], n=place + 1)
+    bodies = ["\n".join(SEGMENTS)] * 2
+    bodies[side] = "\n".join(damaged)
+    with pytest.raises(UserError, match=says.format(n=place + 1, line=place + 3)):
+        read_sgm(tmp_path, *bodies)
+
+
+def test_a_segment_that_is_not_utf_8_is_skipped_with_its_pair(tmp_path: Path) -> None:
+    read_sgm(tmp_path, "\n".join(SEGMENTS), "\n".join(SEGMENTS))
+    path = tmp_path / "news-ref.fr.sgm"
+    path.write_bytes(path.read_bytes().replace(b"Three", b"Thr\xe9e"))
+    files = {"en": [tmp_path / "news-src.en.sgm"], "fr": [path]}
+    with pytest.raises(UserError, match=r"ref\.fr\.sgm, line 5: not UTF-8 at byte \d+; repair it, or skip"):
+        list(preparation.read_pairs(files, None))
+    skipped: list[str] = []
+    assert [pair[0].split()[0] for pair in preparation.read_pairs(files, skipped)] == ["One", "Two", "Four"]
+    assert len(skipped) == 1 and "line 5" in skipped[0]
+    path.write_bytes(path.read_bytes().replace(b"</doc>", b"</d\xe9oc>"))
+    with pytest.raises(UserError, match=r"line 7: not UTF-8"):
+        list(preparation.read_pairs(files, skipped))
 
 
 def test_damaged_text_is_named_by_file_and_line(tmp_path: Path) -> None:

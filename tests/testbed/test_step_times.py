@@ -8,7 +8,7 @@ import pytest
 import trained
 from bench.measure import ONCE, check_limit
 
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.projection import project
 from suite.settings import configure
 from testbed import Testbed, missing
@@ -79,7 +79,7 @@ def projected(typed: list[str], world: int, local: int, compute: float, codec: f
     network += [f"network.inner.bandwidth={inside}"] if inside else []
     asked = [*network, f"network.codec={codec}", f"compute_seconds={compute}", f"world={world}"]
     run = project.place_ranks(configure.resolve_training([*typed, *asked, "backend=torch"]))
-    found = project.project_step(run, execution.make_task(run), None)
+    found = project.project_step(run, make_task(run), None)
     return found["step_seconds"][found["schedule"]]
 
 

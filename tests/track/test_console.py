@@ -18,8 +18,10 @@ from stored import result_of
 from suite import published
 from suite.contract import Data, Evaluated, Finished, Layer, Started, Step, Target
 from suite.published import matching
+from suite.record.record import make_result
 from suite.settings.configure import resolve_training
 from suite.track import sweep, words
+from suite.track.closing import show_result
 from suite.track.console import Console, make_printer, show_patience
 
 DIGITS = Data(
@@ -104,11 +106,11 @@ def test_what_takes_long_is_named_and_what_does_not_is_not(monkeypatch: pytest.M
 def test_the_first_line_needs_no_framework() -> None:
     code = """
 import sys
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.track.console import Console
 config = configure.resolve(["+task=resnet50"])
-Console(config, execution.make_task(config)).opening()
+Console(config, make_task(config)).opening()
 print(sorted({"torch", "jax", "mlflow", "matplotlib"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -173,15 +175,13 @@ def test_a_terminal_is_redrawn_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert screen.getvalue().endswith("\x1b[2K"), "the line is wiped at the end"
 
 
-def test_resumed_interrupted_reused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_and_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     listen = console()
     listen(Started(50, resumed=True))
     listen.interrupted(Path("runs/a"), Finished(57, {"kind": "interrupted", "step": 57, "signal": "SIGINT"}))
-    listen.reused(Path("runs/a"))
-    resumed, interrupted, reused = capsys.readouterr().out.splitlines()
+    resumed, interrupted = capsys.readouterr().out.splitlines()
     assert resumed == "continuing from step 50"
     assert interrupted == "interrupted (SIGINT): saved in runs/a; the same command continues from step 57"
-    assert reused == "this run has a result already: runs/a/result.json; to run it again, set force=true"
 
 
 @pytest.fixture
@@ -191,8 +191,7 @@ def close(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
     def call(**changes: Any) -> str:
         result = result_of(made) | changes
-        config = result["spec"]["config"]
-        Console(config, None).closing(result, Path("runs/a/result.json"), published.find_rows("resnet50"))
+        show_result(make_printer(), make_result(result), Path("runs/a/result.json"), published.find_rows("resnet50"))
         return capsys.readouterr().out
 
     return call
@@ -216,7 +215,7 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
     assert "…" not in printed, "nothing is cut"
     assert "never accuracy, steps or seconds" in " ".join(lines)
     assert f"Data: {result['data']['note']}" in lines
-    assert lines[-2:] == [
+    assert lines[-5:-3] == [
         "result runs/a/result.json",
         "MLflow not sent (track=none); to send it, run suite sync runs/a",
     ]
@@ -225,8 +224,8 @@ def test_the_closing_table(made: Path, close: Callable[..., str]) -> None:
 
 def test_a_run_of_a_sweep_is_closed_without_published_rows(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = result_of(made)
-    console = Console(result["spec"]["config"], None, brief=True)
-    console.closing(result, Path("runs/a/result.json"), published.find_rows("resnet50"))
+    rows = published.find_rows("resnet50")
+    show_result(make_printer(), make_result(result), Path("runs/a/result.json"), rows, brief=True)
     printed = capsys.readouterr().out
     assert "made all max_steps=20 steps" in printed and "result  runs/a/result.json" in printed
     assert "published rows" not in printed and "Data: " not in printed
@@ -245,12 +244,21 @@ def test_the_closing_says_how_to_open_mlflow(
 ) -> None:
     spec = result_of(made)["spec"]
     spec["config"]["track"]["name"] = "mlflow"
-    assert close(spec=spec).endswith(
+    assert (
         "MLflow  mlflow ui --backend-store-uri sqlite:///mlflow.db, "
         "then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning\n"
-    )
+    ) in close(spec=spec)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
-    assert close(spec=spec).endswith("MLflow  http://tracking:5000/#/experiments?workflowType=machine_learning\n")
+    assert "MLflow  http://tracking:5000/#/experiments?workflowType=machine_learning\n" in close(spec=spec)
+
+
+def test_the_closing_ends_in_what_to_run_next(close: Callable[..., str]) -> None:
+    *_, page, other, seeds = close(command="suite task=resnet50 optimizer=kfac run_dir=a").splitlines()
+    assert page == "next    suite report runs/a"
+    assert other == "        suite task=resnet50 optimizer=kfac backend=jax"
+    assert seeds == "        suite -m task=resnet50 optimizer=kfac seed=0,1,2,3,4"
+    printed = close(command="suite task=resnet50 backend=torch seed=1")
+    assert printed.endswith("next    suite report runs/a\n")
 
 
 def test_other_outcomes_read_clearly(made: Path, close: Callable[..., str]) -> None:

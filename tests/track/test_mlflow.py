@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import time
@@ -18,9 +19,14 @@ from suite.contract import UserError
 from suite.published import matching
 from suite.record import record
 from suite.settings.run import AnyRun, TrackSettings
-from suite.track import mlflow, picture, server, view
+from suite.track import mlflow, parent, picture, server, view
+from suite.verbs import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
+
+
+def run_of(folder: Path) -> Any:
+    return record.load_run(record.read_result(folder / "result.json"))
 
 
 def test_a_second_send_adds_nothing(store: Path, run: Path) -> None:
@@ -193,19 +199,16 @@ def test_an_unfinished_run_of_another_version_is_refused(store: Path, run: Path)
 
 def tracked(directory: Path) -> AnyRun:
     """Return the run of a directory as track=mlflow has it."""
-    run = record.load_run(result_of(directory))
+    run = run_of(directory)
     return run.model_copy(update={"track": TrackSettings(name="mlflow")})
 
 
 def test_finish_adds_the_rows_beside_the_run_once(store: Path, run: Path) -> None:
-    silent = record.load_run(result_of(run))
-    assert mlflow.finish_run(silent, run) is None, "track=none"
-    assert query(store, "select count(*) from runs") == [(0,)]
-    shown = tracked(run)
-    mlflow.finish_run(shown, run)
-    mlflow.finish_run(shown, run)
+    shown, every = tracked(run), published.find_rows("resnet50")
+    mlflow.finish_run(shown, run, every)
+    mlflow.finish_run(shown, run, every)
     rows = query(store, "select value from tags where key = 'row'")
-    chosen = matching.choose_rows(published.find_rows("resnet50"), shown, samples=1437)
+    chosen = matching.choose_rows(every, shown, samples=1437)
     assert sorted(id for (id,) in rows) == sorted(row.id for row in chosen)
 
 
@@ -213,22 +216,41 @@ def test_an_interrupted_run_ends_without_an_alarm(store: Path, run: Path) -> Non
     shown = tracked(run)
     cut(run, 10)
     assert not (run / "result.json").exists()
-    assert status(mlflow.finish_run(shown, run)) == "KILLED"
+    assert status(mlflow.finish_run(shown, run, ())) == "KILLED"
 
 
-def test_a_published_row_keeps_its_numbers(store: Path) -> None:
+def test_a_published_row_keeps_its_numbers_and_its_year(store: Path) -> None:
     row = published.find_row("A1-12")
     with server.connect_client() as client:
-        where = server.find_experiment(client, "x")
-        assert mlflow.publish_rows(client, where, [row]) == 1
+        assert mlflow.publish_rows(client, "resnet50", [row]) == 1
+        where = server.find_experiment(client, "published/resnet50")
         client.set_experiment_tag(where, mlflow.ROWS, "")  # as if ended before the tag was set
-        assert mlflow.publish_rows(client, where, [row]) == 0
+        assert mlflow.publish_rows(client, "resnet50", [row]) == 0
         (sent,) = client.search_runs([where], "tags.published = 'true' and tags.row = 'A1-12'")
-    assert (sent.info.start_time, sent.info.status) == (1, "FINISHED"), "below every run of the user"
+    assert time.gmtime(sent.info.start_time / 1000)[:3] == (2020, 1, 1) and sent.info.status == "FINISHED"
     assert not sent.info.end_time, "and without a duration"
     assert sent.data.metrics["published/value"] == row.value
     assert sent.data.metrics["published/time_seconds"] == row.time_seconds
     assert sent.data.params["published.optimizer"] == "SP-NGD"
+
+
+def test_published_rows_are_optional(store: Path, run: Path) -> None:
+    """By a setting, and by deleting their experiment, which the next run does not want back."""
+    shown = tracked(run)
+    silent = shown.model_copy(update={"track": TrackSettings(name="mlflow", published=False)})
+    mlflow.finish_run(silent, run, published.find_rows("resnet50"))
+    assert query(store, "select count(*) from tags where key = 'row'") == [(0,)]
+    with server.connect_client() as client:
+        client.delete_experiment(server.find_experiment(client, "published/resnet50"))
+    assert mlflow.finish_run(shown, run, published.find_rows("resnet50"))
+    assert query(store, "select count(*) from tags where key = 'row'") == [(0,)]
+
+
+def test_the_year_of_each_published_row_is_its_own() -> None:
+    years = {row.id: published.find_year(row) for row in published.load_rows()}
+    assert (years["A1-12"], years["H1-01"], years["H1-05"]) == (2020, 2018, 2019)
+    unknown = {row.citation for row in published.load_rows() if years[row.id] is None}
+    assert len(unknown) <= 3 and all(1980 < year < 2027 for year in years.values() if year)
 
 
 def test_a_deleted_experiment_says_how_to_restore_it(store: Path, run: Path) -> None:
@@ -243,11 +265,86 @@ def test_a_deleted_experiment_says_how_to_restore_it(store: Path, run: Path) -> 
     assert mlflow.send_run(run)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "cut"])
+def test_a_superseded_run_that_its_experiment_brings_back_is_deleted_again(
+    store: Path, run: Path, made: Path, whole: bool
+) -> None:
+    """MLflow 3.17.2 restores every run of an experiment, also those that were deleted by themselves."""
+    cut(run, 10, seconds=1.0)
+    mlflow.send_run(run)
+    shutil.copytree(made, run, dirs_exist_ok=True)
+    if not whole:
+        cut(run, 15)
+    new = mlflow.send_run(run)
+    with server.connect_client() as client:
+        experiment = client.get_run(new).info.experiment_id
+        client.delete_experiment(experiment)
+        client.restore_experiment(experiment)
+    active = "select run_uuid from runs where lifecycle_stage = 'active'"
+    assert len(query(store, active)) == 2
+    assert mlflow.send_run(run) == new
+    assert query(store, active) == [(new,)]
+
+
 def test_a_sweep_has_a_parent(store: Path, run: Path) -> None:
-    parent, child = mlflow.parent_run("sweep", like=record.load_run(result_of(run))), mlflow.send_run(run)
-    assert mlflow.send_run(run, parent=parent) == child
-    assert tags(child)["mlflow.parentRunId"] == parent
+    like, commands = (
+        run_of(run),
+        [["+task=resnet50", f"seed={seed}"] for seed in (0, 1)],
+    )
+    number, child = parent.start_sweep(commands, like=like), mlflow.send_run(run)
+    assert status(number) == "RUNNING"
+    assert mlflow.send_run(run, parent=number) == child
+    assert tags(child)["mlflow.parentRunId"] == number
     assert len(query(store, "select distinct experiment_id from runs")) == 1
+    assert parent.start_sweep(commands, like=like) != number, "another process makes the same sweep"
+    parent.end_sweep(number, [0, 3], whole=True)
+    assert status(number) == "FINISHED"
+    assert parent.start_sweep(commands, like=like) == number and status(number) == "RUNNING", "the same sweep again"
+    parent.end_sweep(number, [0, 1], whole=True)
+    assert status(number) == "FAILED"
+    parent.end_sweep(number, [0, 143], whole=False)
+    assert status(number) == "KILLED"
+
+
+def test_a_run_below_a_parent_is_named_by_what_differs(store: Path, run: Path) -> None:
+    typed = shlex.split(result_of(run)["command"])[1:]
+    number = parent.start_sweep([typed, [*typed[:1], "eval_every=4", "seed=1"]], like=run_of(run))
+    assert name_of(store, number).startswith("sweep of max_steps, eval_every, task.targets, threads, ")
+    plain = mlflow.send_run(run)
+    assert name_of(store, plain) == "sgd·float32·torch·s0"
+    mlflow.send_run(run, parent=number)
+    name = name_of(store, plain)
+    assert name.startswith("sgd·float32·torch·s0·max_steps=20·eval_every=5·task.targets=[5,99]·") and len(name) <= 250
+    assert "task=resnet50" not in name
+    assert mlflow.send_run(run) == plain and name_of(store, plain) == name, "suite sync keeps parent and name"
+
+
+def name_of(store: Path, run_id: str) -> str:
+    ((name,),) = query(store, f"select name from runs where run_uuid = '{run_id}'")
+    return name
+
+
+def test_sync_ends_the_parents_of_sweeps_that_were_killed(
+    store: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    like = run_of(run)
+    dead, alive = (parent.start_sweep([["seed=0"], [f"seed={seed}"]], like=like) for seed in (1, 2))
+    with server.connect_client() as client:
+        client.set_tag(dead, parent.PROCESS, f"{socket.gethostname()} {2**22 + 1} 1")  # beyond the largest process id
+        elsewhere = client.create_run(client.get_run(dead).info.experiment_id, tags={"published": "false"}).info.run_id
+        client.set_tag(elsewhere, parent.PROCESS, f"elsewhere {os.getpid()} 1")
+    assert sync.main(["runs", "--without-published"]) == 0
+    assert (status(dead), status(alive), status(elsewhere)) == ("KILLED", "RUNNING", "RUNNING")
+    assert "1 parents of sweeps whose process is gone are now KILLED" in capsys.readouterr().out
+    assert query(store, "select count(*) from tags where key = 'row'") == [(0,)]
+
+
+def test_a_diverged_run_is_failed(run: Path) -> None:
+    result = result_of(run)
+    result["outcome"] = {"kind": "diverged", "step": 20}
+    (run / "result.json").write_text(json.dumps(result))
+    with view.view_run(run) as seen:
+        assert (seen.status, seen.tags()["outcome"]) == ("FAILED", "diverged")
 
 
 def closed_port() -> int:
@@ -290,9 +387,9 @@ def test_the_environment_is_left_alone(store: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_picture_depends_on_the_run_alone(made: Path) -> None:
-    result, events = result_of(made), record.read_events(made / "events.jsonl")
+    result, events = record.read_result(made / "result.json"), record.read_events(made / "events.jsonl")
     first, second = (picture.draw_curve(result, events, title="x") for _ in range(2))
     assert first == second
     assert b"dc:date" not in first
-    result["targets"] = []
-    assert picture.draw_curve(result, events, title="x") != first, "the targets are drawn"
+    untold = result.model_copy(update={"targets": ()})
+    assert picture.draw_curve(untold, events, title="x") != first, "the targets are drawn"

@@ -10,6 +10,7 @@ import pytest
 from tiny_runs import finished
 
 from suite.contract import UserError
+from suite.record.record import make_result, read_result
 from suite.track import run_report
 from suite.verbs import report as verb
 
@@ -43,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["md", "html"])
 def test_a_committed_result_gives_the_golden_page(kind: str):
     """Without claims, whose verdicts change. After a wanted change, run this file with GOLDEN=write."""
-    text = run_report.render_page([run_report.make_report(json.loads(SGD.read_text()))], kind)
+    text = run_report.render_page([run_report.make_report(read_result(SGD))], kind)
     if os.environ.get("GOLDEN") == "write":
         (GOLDEN / f"sgd.{kind}").write_text(text)
     assert text == (GOLDEN / f"sgd.{kind}").read_text()
@@ -52,7 +53,7 @@ def test_a_committed_result_gives_the_golden_page(kind: str):
 @pytest.mark.slow
 def test_every_committed_result_has_a_page():
     for path in TREES:
-        text = run_report.render_page([run_report.make_report(json.loads(path.read_text()))], "html")
+        text = run_report.render_page([run_report.make_report(read_result(path))], "html")
         tags = Tags()
         tags.feed(text)
         assert tags.open == []
@@ -73,9 +74,9 @@ def test_a_page_has_the_curves_the_published_rows_the_claims_and_the_environment
 def test_text_of_a_result_is_escaped():
     result = json.loads(SGD.read_text())
     result["command"] = "<script>alert(1)</script> | \n# heading"
-    page = run_report.render_page([run_report.make_report(result, claims=["<b>bold</b>"])], "html")
+    page = run_report.render_page([run_report.make_report(make_result(result), claims=["<b>bold</b>"])], "html")
     assert "<script>" not in page and "<b>" not in page
-    page = run_report.render_page([run_report.make_report(result)], "md")
+    page = run_report.render_page([run_report.make_report(make_result(result))], "md")
     assert "<script>" not in page and "\n# heading" not in page and "\\|" in page
 
 

@@ -29,7 +29,7 @@ def test_sync_and_pull_round_trip(store: Path, run: Path, few_rows: None, capsys
     shutil.copytree(run, "runs/resnet50/b")
     cut(Path("runs/resnet50/b"), 10)
     header = json.loads(Path("runs/resnet50/b/header.json").read_text())
-    Path("runs/resnet50/b/header.json").write_text(json.dumps(header | {"execution_id": "b"}))
+    Path("runs/resnet50/b/header.json").write_text(json.dumps(header | {"execution_id": 32 * "b"}))
     assert sync.main([]) == 0
     assert sync.main(["runs"]) == 0
     sent, again = [line for line in capsys.readouterr().out.splitlines() if " sent, " in line]
@@ -42,9 +42,33 @@ def test_sync_and_pull_round_trip(store: Path, run: Path, few_rows: None, capsys
     for file in pulled.iterdir():
         assert file.read_bytes() == (run / file.name).read_bytes()
     assert {file.name for file in pulled.iterdir()} == {"config.yaml", "header.json", "events.jsonl", "result.json"}
+    printed = capsys.readouterr().out
+    assert (
+        " has no result (" in printed and "2 runs read: 1 written, 0 already there, 1 left out, 0 rejected" in printed
+    )
     assert sync.main(["pulled"]) == 0
     assert "0 sent, 1 already there" in capsys.readouterr().out
-    assert list(pull_runs(Path("pulled"))) == [(pulled, "there")]
+    outcomes = [outcome.partition(":")[0] for _, outcome in pull_runs(Path("pulled"))]
+    assert sorted(outcomes) == ["left out", "there"]
+
+
+def test_a_run_with_the_execution_of_another_or_without_a_tag_is_rejected(store: Path, run: Path) -> None:
+    """Equal copies are one run. One that is gone is seen by the number of runs alone."""
+    run_id = mlflow.send_run(run)
+    ((pulled, outcome),) = pull_runs(Path("pulled"))
+    assert outcome == "written"
+    events = pulled / "events.jsonl"
+    events.write_text(events.read_text() + "\n")
+    ((_, outcome),) = pull_runs(Path("pulled"))
+    assert outcome.startswith(f"rejected: MLflow run {run_id}: the execution ")
+    assert outcome.endswith(f"is in {pulled}, but with another events.jsonl")
+    with server.connect_client() as client:  # the parent of a sweep is no run
+        client.create_run(client.get_run(run_id).info.experiment_id, tags={"published": "false", "sweep": "0123"})
+    for name in ("execution_id", "hash", "task"):
+        with server.connect_client() as client:
+            client.delete_tag(run_id, name)
+        ((_, outcome),) = pull_runs(Path("others"))
+        assert outcome == f"rejected: MLflow run {run_id}: has no tag {name}"
 
 
 def test_pull_overwrites_nothing(store: Path, run: Path) -> None:

@@ -10,7 +10,7 @@ from idxes import write_set
 from tiny_runs import Call
 
 from suite import cli
-from suite.launch import execution
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks.autoencoder import files
 from suite.tasks.dlrm import criteo
@@ -26,7 +26,7 @@ def composes(advice: str) -> None:
     overrides = words[1:]
     config = configure.resolve(overrides)
     configure.reject_unread(config, overrides)
-    execution.make_task(config)
+    make_task(config)
 
 
 def test_mnist_needs_no_files_of_curves_or_faces(suite: Call, shared_data: Path) -> None:

@@ -16,7 +16,8 @@ from tiny_runs import Call
 
 from suite import load
 from suite.contract import PublicData, PublicFile
-from suite.launch import download, execution, public
+from suite.launch import download, public
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks import bert, cifar10, resnet50
 from suite.tasks._data.public import CIFAR_10, FASHION_MNIST, WIKITEXT_2
@@ -106,7 +107,7 @@ def test_a_fetched_set_is_listed_and_found_by_a_run(fashion: PublicData, server:
     assert len(list(fashion.folder.iterdir())) == 4
     overrides = ["task=resnet50", "task.data=fashion", "task.sources.fashion.options.valid=10"]
     run = configure.resolve(overrides)
-    task = execution.make_task(run)
+    task = make_task(run)
     assert task.data.samples == {"train": 30, "valid": 10} and task.batch("train", 0, 0)["image"].shape[1:] == (
         3,
         32,
@@ -126,7 +127,7 @@ def test_another_folder_and_another_server(fashion: PublicData, server: Server, 
     last = text.splitlines()[-1]
     assert last == f"next: suite +task=resnet50 task.data=fashion data_dir='{tmp_path / 'my images'}'"
     run = configure.resolve([*shlex.split(last)[2:], "task.sources.fashion.options.valid=10"])
-    assert execution.make_task(run).data.samples["train"] == 30 and not fashion.folder.exists()
+    assert make_task(run).data.samples["train"] == 30 and not fashion.folder.exists()
 
 
 @pytest.mark.parametrize("ranges", [True, False])

@@ -131,8 +131,7 @@ def of(kind: str, number: int, **values: Any) -> Callable[[Events], None]:
 def test_an_older_log_without_a_checksum_agrees_with_itself(
     one: Path, change: Callable[[Events], object], says: str
 ) -> None:
-    result, events = json.loads((one / "result.json").read_text()), record.read_events(one / "events.jsonl")
-    run = record.load_run(result)
+    events, run = record.read_events(one / "events.jsonl"), record.load_run(record.read_result(one / "result.json"))
     assert not list(list_log_contradictions(run, events))
     change(events)
     found = list(list_log_contradictions(run, events))

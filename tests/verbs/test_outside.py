@@ -11,7 +11,8 @@ from tiny_runs import CONF, Call
 
 from suite.contract import UserError
 from suite.entries.command import list_contradicting_words, show_command
-from suite.launch import execution
+from suite.launch.job import make_header, make_task
+from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import add_directory, render_command, split_directory
 
@@ -82,12 +83,12 @@ def test_the_command_of_a_result_finds_it_when_typed(
 ) -> None:
     code, text = suite("--config-dir", OWN, *SHORT[2:], *words)
     assert code == 0, text
-    results = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/*/result.json")]
+    results = [record.read_result(path) for path in tmp_path.glob("runs/*/*/result.json")]
     assert len(results) == (2 if words else 1)
     for result in results:
-        assert show_command(result) == result["command"]
-        assert list(list_contradicting_words({**result, "command": f"{result['command']} seed=9"}))
-        code, text = suite(*shlex.split(result["command"])[1:])
+        assert show_command(result) == result.command
+        assert list(list_contradicting_words(result.model_copy(update={"command": f"{result.command} seed=9"})))
+        code, text = suite(*shlex.split(result.command)[1:])
         assert code == 0 and "this run has a result already" in text, text
 
 
@@ -125,5 +126,5 @@ def test_a_command_without_a_directory_stays_as_it_was_typed() -> None:
     assert add_directory(words, None) == words
     assert render_command("suite task=resnet50", None) == "suite task=resnet50"
     run = configure.resolve(["task=resnet50"])
-    header = execution.make_header(run, add_directory(words, None), execution.make_task(run))
+    header = make_header(run, make_task(run), 1, add_directory(words, None))
     assert header["command"] == "suite task=resnet50 optimizer=kfac"

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from suite.launch.premises import list_missing
 from suite.projection import measured
 from suite.settings import configure
 from suite.settings.effects import differing_keys
+from suite.settings.overrides import key_of
 from suite.tasks._data.shapes import NAMES
 
 
@@ -90,6 +92,106 @@ def test_plan_reads_the_classes_of_the_data_that_is_here(suite: Call, tmp_path: 
     assert found["missing"] == [] and found["epochs"] == found["samples"] / 16
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "words, remedy",
+    [
+        (["task=autoencoder", "world=32"], "task.batch_size=480 max_steps=1000 task.eval_batch_size=1024"),
+        (["task=cifar10", "world=32"], "task.bn_group=2 task.eval_batch_size=224"),
+        (["task=cifar10", "world=3"], "task.batch_size=96 max_steps=300 task.eval_batch_size=201"),
+        (["task=resnet50", "world=2", "accumulate=2"], "task.bn_group=16"),
+        (["task=dlrm", "world=7", "optimizer=adamw"], None),
+        (["task=frnn", "world=5", "optimizer=adamw"], None),
+        (["task=transformer", "world=3", "accumulate=5", "optimizer=adamw"], None),
+        (["task=resnet50", "world=4", "task.bn_group=16", "launch=slurm", "launch.nodes=3"], "launch.nodes=2"),
+        (["task=resnet50", "launch=slurm", "launch.minutes=0"], "at least 1"),
+        (["task=resnet50", "launch.minutes=5"], "launch=slurm"),
+        (["task=resnet50", "launch.rank=1"], "launch=jax or torchrun"),
+        (["task=resnet50", "comm=kfac_stale", "world=2", "task.bn_group=32"], "optimizer=kfac"),
+    ],
+)
+def test_one_round_of_advice_is_enough(suite: Call, words: list[str], remedy: str | None) -> None:
+    """And what keeps the recipe's batch comes before what changes it."""
+    code, text = suite("plan", *words)
+    advice = text.strip().splitlines()[-1].partition(" set " if "; set " in text else "must be ")[2]
+    assert code == 2 and (remedy is None or advice.removesuffix(" as well") == remedy), text
+    if "=" in advice and " or " not in advice:
+        changed = {key_of(word) for word in advice.split()}
+        followed = [word for word in words if key_of(word) not in changed] + advice.removesuffix(" as well").split()
+        code, text = suite("plan", *followed)
+        assert code in (0, 1), text
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "words, arrays",
+    [
+        (["optimizer.torch=torch.optim.SGD"], 0),
+        (["optimizer.torch=torch.optim.Adagrad"], 1),
+        (["optimizer.torch=torch.optim.AdamW"], 2),
+        (["optimizer.torch=torch.optim.AdamW", "optimizer.arguments={amsgrad: true}"], 3),
+        (["backend=jax", "optimizer.jax=optax.adam"], 2),
+        (["backend=jax", "optimizer.jax=optax.sgd", "optimizer.arguments={momentum: 0.9}"], 1),
+    ],
+)
+def test_the_state_of_another_packages_optimizer_is_counted(suite: Call, words: list[str], arrays: int) -> None:
+    found = planned(suite, "task=resnet50", "optimizer=external", *words)
+    expected = 4 * arrays * found["parameters"]
+    assert expected <= found["memory"]["optimizer"] <= expected + 8 * 1000  # and numbers of steps
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["optimizer.torch=torch.optim.RMSpropp"], "torch.optim has no RMSpropp; did you mean RMSprop"),
+        (["optimizer.torch=torch.optim.LBFGS"], "asks for a closure that computes the loss again"),
+        (["optimizer.torch=torch.optim.swa_utils.AveragedModel"], "is no class of torch.optim.Optimizer"),
+        (["backend=jax", "optimizer.jax=optax.adamm"], "optax has no adamm; did you mean"),
+        (["backend=jax", "optimizer.jax=optax.identity"], "takes no learning_rate"),
+        (["optimizer.jax=optax.adam"], "not read with backend=torch"),
+    ],
+)
+def test_a_plan_and_a_run_refuse_an_optimizer_of_another_package_alike(
+    suite: Call, words: list[str], says: str
+) -> None:
+    typed = ["task=resnet50", "optimizer=external", *words]
+    code, text = suite("plan", *typed)
+    assert code == 2 and says in text, text
+    assert suite(*typed, "max_steps=2", "track=none")[1].strip().splitlines()[-1] == text.strip().splitlines()[-1]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("words", [["optimizer.torch=no_such_package.Sgd"], ["optimizer.path=nowhere"]])
+def test_a_package_that_is_not_here_is_missing(suite: Call, words: list[str]) -> None:
+    code, text = suite("plan", "task=resnet50", "optimizer=external", *words)
+    assert code == 1 and re.search(
+        r"missing: optimizer\.(torch|path)=.*no (module no_such_package here|such folder)", text
+    )
+    assert "is not counted, because no step can be made here" in text
+
+
+@pytest.mark.quick
+def test_the_smallest_number_of_devices_for_split_tables_is_advised(suite: Call) -> None:
+    words = ["plan", "task=dlrm", "scale=paper", "device=cuda"]
+    assert "set world=4, so that each device has a part of the tables" in suite(*words)[1]
+    code, text = suite(*words, "world=4")
+    assert code == 1 and "warning: memory" not in text
+
+
+@pytest.mark.quick
+def test_a_recipe_for_sixteen_classes_is_planned_with_their_images(suite: Call) -> None:
+    """8,125 steps of 256 are 100 epochs of at most 16 × 1,300 images, and 1.62 of all of ImageNet."""
+    found = planned(suite, "task=caffenet", "scale=gpu")
+    assert 100 <= found["epochs"] < 102 and not found["warnings"]
+
+
+def test_a_job_that_nothing_submits_is_missing(monkeypatch: pytest.MonkeyPatch, suite: Call) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    code, text = suite("plan", "task=resnet50", "launch=slurm", "world=2", "task.bn_group=32", "device=cuda")
+    assert code == 1 and text.count("missing:") == 1 and "submitit is not installed; run: pip install" in text
+
+
 def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
     run = configure.resolve_training(["task=resnet50", "backend=jax", "world=2"])
     cores = len(os.sched_getaffinity(0))
@@ -106,7 +208,7 @@ def test_plan_names_missing_devices_and_frameworks(monkeypatch: pytest.MonkeyPat
 
 
 def test_plan_counts_visible_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from suite.launch.gpus import count_gpus, explain_cpu
+    from suite.launch.premises import count_gpus, explain_cpu
 
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: A (UUID: y)'\n")

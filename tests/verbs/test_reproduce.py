@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import boards
 import pytest
 from claimed import CLAIMS, RUN
 
@@ -154,7 +155,8 @@ def test_a_run_that_another_command_ended_meanwhile_is_not_taken(tmp_path, monke
     def end_both(command: list[str]) -> int:
         for folder, words in ("a", command[2:]), ("b", [*command[2:], "max_steps=3"]), ("c", ["task=bert"]):
             (path := Path("runs/frnn") / folder / "result.json").parent.mkdir(parents=True)
-            path.write_text(json.dumps({"command": shlex.join(["suite", *(word.removeprefix("+") for word in words)])}))
+            typed = shlex.join(["suite", *(word.removeprefix("+") for word in words)])
+            path.write_text(json.dumps(boards.result(command=typed)))
         return 0
 
     monkeypatch.chdir(tmp_path)

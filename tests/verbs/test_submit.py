@@ -16,6 +16,7 @@ from suite.entries import checks, submission
 from suite.entries.command import list_contradicting_words, list_missing_words, show_command
 from suite.entries.recompute import list_contradictions
 from suite.entries.strict import Unreadable
+from suite.record.record import make_result, read_result
 
 COMMITTED = Path(__file__).parents[2] / "results" / "runs"
 SAMPLE = COMMITTED / "resnet50" / "shapes-kfac-jax-s20-381de094873c.json"
@@ -90,15 +91,15 @@ def test_a_command_that_contradicts_the_configuration_is_refused_and_not_shown(
     code, text = suite("submit", str(wrong), "--to", "kept")
     assert code == 1 and f"command: {words}" in text and "Traceback" not in text, text
     assert not (tmp_path / "kept").exists()
-    assert show_command({**json.loads(wrong.read_text()), "command": typed}) == typed
-    assert show_command(json.loads(wrong.read_text())) == ""
+    assert show_command(make_result({**json.loads(wrong.read_text()), "command": typed})) == typed
+    assert show_command(read_result(wrong)) == ""
 
 
 def test_a_command_without_a_setting_or_a_recipe_is_noticed() -> None:
-    assert not list(list_missing_words(RESULT))
-    recipe, _ = list_missing_words({**RESULT, "command": f"{RESULT['command']} recipe=null"})
+    assert not list(list_missing_words(make_result(RESULT)))
+    recipe, _ = list_missing_words(make_result({**RESULT, "command": f"{RESULT['command']} recipe=null"}))
     assert recipe == "command: names no tuned recipe, but the configuration does"
-    (fault,) = list_missing_words({**RESULT, "command": RESULT["command"].replace("optimizer=kfac", "")})
+    (fault,) = list_missing_words(make_result({**RESULT, "command": RESULT["command"].replace("optimizer=kfac", "")}))
     assert fault.startswith("command: gives other values of optimizer.")
 
 
@@ -119,8 +120,8 @@ TARGETS = RESULT["targets"]
     ],
 )
 def test_other_targets_and_versions_than_the_tasks_are_noticed(changed: dict[str, Any], fault: str) -> None:
-    assert not list(list_contradictions(RESULT))
-    (found,) = [one for one in list_contradictions({**RESULT, **changed}) if not one.startswith("outcome")]
+    assert not list(list_contradictions(make_result(RESULT)))
+    (found,) = [one for one in list_contradictions(make_result({**RESULT, **changed})) if not one.startswith("outcome")]
     assert found.startswith(fault)
 
 
@@ -128,13 +129,13 @@ def test_other_targets_and_versions_than_the_tasks_are_noticed(changed: dict[str
 def test_an_evaluation_that_was_due_is_missed(dropped: int) -> None:
     curve = [point for point in RESULT["curve"] if point != RESULT["curve"][dropped]]
     step = RESULT["curve"][dropped]["step"]
-    faults = list(list_contradictions({**RESULT, "curve": curve}))
+    faults = list(list_contradictions(make_result({**RESULT, "curve": curve})))
     assert f"curve: has no evaluation at step {step}, where one was due" in faults
 
 
 def test_a_run_that_failed_early_has_no_targets() -> None:
     failed = {**RESULT, "targets": [], "outcome": {"kind": "failed"}}
-    assert not [fault for fault in list_contradictions(failed) if fault.startswith("targets")]
+    assert not [fault for fault in list_contradictions(make_result(failed)) if fault.startswith("targets")]
 
 
 @pytest.mark.parametrize("key", ["spec__seed", "steps", "curve__0__step"])
@@ -149,12 +150,15 @@ def test_a_number_that_the_board_cannot_read_is_not_copied(suite: Call, one: Pat
 
 def test_every_committed_command_follows_from_its_configuration() -> None:
     files = sorted(COMMITTED.rglob("*.json"))[::20]
-    assert [list(list_contradicting_words(json.loads(file.read_text()))) for file in files] == [[]] * len(files)
+    assert [list(list_contradicting_words(read_result(file))) for file in files] == [[]] * len(files)
 
 
 def test_words_that_a_configuration_is_composed_from_are_no_contradiction() -> None:
     for word, faults in {"task.sources.shapes.options.train=500": 0, "task.source.options.train=500": 1}.items():
-        assert len(list(list_contradicting_words({**RESULT, "command": f"{RESULT['command']} {word}"}))) == faults, word
+        assert (
+            len(list(list_contradicting_words(make_result({**RESULT, "command": f"{RESULT['command']} {word}"}))))
+            == faults
+        ), word
 
 
 def test_nothing_is_written_unless_all_pass_or_partial_is_given(suite: Call, one: Path, tmp_path: Path) -> None:
@@ -222,12 +226,12 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
 @pytest.mark.parametrize("word", ["../../evil", "/etc/x", "..", "a/b", "", "a\n", "a\0b", "-rf", "x" * 49, "ä"])
 @pytest.mark.parametrize("place", ["task", "optimizer", "comm", "data"])
 def test_a_word_that_could_leave_the_folder_makes_no_name(place: str, word: str) -> None:
-    result = json.loads(json.dumps(RESULT))
-    if place == "data":
-        result["spec"]["config"]["task"]["data"] = None
-        result["data"]["name"] = word
-    else:
-        result["spec"][place] = word
+    content = json.loads(json.dumps(RESULT))
+    content["spec"]["config"]["task"]["data"] = None
+    whole = make_result(content)
+    name = "name" if place == "data" else place
+    part = "data" if place == "data" else "spec"
+    result = whole.model_copy(update={part: getattr(whole, part).model_copy(update={name: word})})
     with pytest.raises(Unreadable, match="cannot be part of a file's name"):
         submission.name_of(result)
 
@@ -235,10 +239,10 @@ def test_a_word_that_could_leave_the_folder_makes_no_name(place: str, word: str)
 def test_committed_results_have_the_names_that_they_would_get() -> None:
     different = 0
     for path in sorted(COMMITTED.glob("*/*.json")):
-        result = json.loads(path.read_text())
+        result = read_result(path)
         name, (first, _, repeat) = submission.name_of(result), path.stem.partition("-x")
         assert name.parent.name == path.parent.name and name.stem.rpartition("-")[2] == first.rpartition("-")[2]
-        assert repeat in ("", result["execution_id"][:8])  # a second run of one configuration
+        assert repeat in ("", result.execution_id[:8])  # a second run of one configuration
         different += name.stem != first
     assert different == 8  # frnn's six have their data's own name, and two mention float32
 
@@ -379,7 +383,7 @@ def test_all_that_a_result_lacks_is_one_line(suite: Call, tmp_path: Path) -> Non
     del result["command"], result["curve"], result["spec"]["seed"]
     (tmp_path / "result.json").write_text(json.dumps(result))
     assert suite("submit", "result.json", "--to", "kept")[1].splitlines() == [
-        "result.json: lacks command, curve",
-        "result.json: spec: lacks seed",
+        "result.json: command, curve are missing",
+        "result.json: spec.seed is missing",
     ]
-    assert suite("report", "result.json")[1].startswith("suite: result.json: not a complete result: lacks ")
+    assert suite("report", "result.json")[1].startswith("suite: result.json: command, curve are missing")

@@ -9,7 +9,8 @@ import yaml
 from faulty import Faulty
 from tiny_runs import TINY, Call
 
-from suite.launch import execution, local_ranks
+from suite.launch import local_ranks
+from suite.launch.premises import describe_task
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import flatten_values
@@ -187,7 +188,7 @@ def test_recipes_of_the_suite_agree_with_their_evidence(path: Path) -> None:
         [best] = [line for line in found["tried"] if all(line[key] == values[key] for key in line.keys() & values)]
         if "converged" not in found:  # chosen by the rule before, by the worst seed
             continue
-        ladder = [record.name_target(target) for target in execution.make_task(config).targets]
+        ladder = [record.name_target(target) for target in describe_task(config)[0].targets]
         whole = [line for line in found["tried"] if len(line.get("seeds", ())) == len(best["seeds"])]
 
         def score(line: dict[str, Any], last: str = ladder[-1], most: int = config.max_steps) -> tuple[int, float]:

@@ -6,9 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import boards
 import pytest
 
 from suite.contract import UserError
+from suite.record.result import Result
 from suite.settings import configure
 from suite.settings.run import Run
 from suite.tuning import recipe, session
@@ -59,11 +61,16 @@ def test_a_value_further_out_ends_at_the_bounds_of_the_setting() -> None:
     assert rate.step_out(0.0, -1) is None, "a hyper-parameter that is switched off has no smaller value"
 
 
-def make_result(*steps: int | None, spent: int = STEPS, top1: tuple[float | None, ...] = ()) -> dict[str, Any]:
-    goal = {"metric": "top1", "value": 72, "higher_is_better": True}
-    targets = [goal | {"reached": s is not None, "step": s, "label": f"top1_{i}"} for i, s in enumerate(steps)]
-    curve = [{"metrics": {"top1": value}} for value in top1]
-    return {"targets": targets, "curve": curve, "outcome": {"kind": "exhausted"}, "steps": spent}
+def make_result(
+    *steps: int | None, spent: int = STEPS, top1: tuple[float | None, ...] = (), goals: tuple[float, ...] = (72, 72)
+) -> Result:
+    targets = [
+        {"metric": "top1", "value": goal, "higher_is_better": True, "reached": s is not None, "step": s}
+        | {"train_seconds": None if s is None else 1.0, "label": f"top1_{i}"}
+        for i, (s, goal) in enumerate(zip(steps, goals, strict=False))
+    ]
+    curve = [{"step": 1 + index, "metrics": {"top1": value}} for index, value in enumerate(top1)]
+    return boards.made(targets=targets, curve=curve, outcome={"kind": "exhausted"}, steps=spent)
 
 
 def test_more_seeds_that_reach_win_then_fewer_steps_then_the_smaller_distance() -> None:
@@ -93,8 +100,7 @@ def test_a_short_run_is_ranked_by_its_distance_from_the_next_target() -> None:
         make_result(None, None, top1=(71.5,)),
         None,
     ]
-    further = make_result(5, None, top1=(70.5,))
-    further["targets"][1]["value"] = 80
+    further = make_result(5, None, top1=(70.5,), goals=(72, 80))
     assert measure_shortfall(further) == 9.5
     scores = [score_short_run(result) for result in best_first]
     assert scores == sorted(scores) and len(set(scores)) == len(scores)
@@ -107,7 +113,7 @@ class Laboratory:
         self.steps, self.ran = steps, []
         patch.setattr(session, "run_trial", self.run_trial)
 
-    def run_trial(self, overrides: list[str], directory: Path | None) -> tuple[dict[str, Any], int]:
+    def run_trial(self, overrides: list[str], directory: Path | None) -> tuple[Result, int]:
         words = dict(word.split("=") for word in overrides)
         budget, seed = int(words["max_steps"]), int(words.get("seed", 0))
         values = {key: float(value) for key, value in words.items() if key.startswith("optimizer.")}
@@ -163,13 +169,19 @@ def test_a_search_that_is_still_at_an_end_has_not_converged(monkeypatch: pytest.
     assert not lab.tune(WIDE, runs=5).converged, "no trial ran with all seeds"
 
 
+def test_a_search_that_reached_no_target_has_not_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Laboratory(monkeypatch, lambda values, seed: 10 * STEPS).tune(WIDE)
+    assert all(len(trial.results) in (0, 1, 3) for trial in made.tried) and not made.converged
+    assert "not converged" in tune._summarize(made) and "reached a target" in tune._summarize(made)
+
+
 def test_a_better_trial_that_lacks_seeds_keeps_a_search_from_converging(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search with such a trial has not converged: its leader is not outermost, but the budget is spent."""
     lab = Laboratory(monkeypatch, lambda values, seed: 90 - 9 * math.log10(values["optimizer.lr"]))
     for runs in range(6, 12):
         made = lab.tune(WIDE, runs=runs)
         beyond = [trial for trial in made.trials.values() if trial.results and trial not in made.tried[:1]]
-        best, *others = (trial.results[0]["targets"][0]["step"] or math.inf for trial in [made.tried[0], *beyond])
+        best, *others = (trial.results[0].targets[0].step or math.inf for trial in [made.tried[0], *beyond])
         better = [steps for steps in others if steps < best]
         assert not (made.converged and better) and made.runs_spent <= runs
 

@@ -4,13 +4,14 @@
 score at the next decision. 3. Train `commit_steps` in the candidate with the largest expected gain per second of
 training, and begin again. The first candidate is kept unless another one's gain is positive and exceeds the first's by
 more than `MARGIN` standard deviations. Only positive gains count, because among negative ones the gain per second would
-prefer the slowest candidate.
+prefer the slowest candidate. A candidate whose probe diverges is never preferred to another.
 
 The poster predicts with the Bayesian network of Klein et al. 2017; here the predictor is an ensemble of that paper's
 basis functions, each fitted by least squares. After the probes, the run continues from the state before them, so that
 the chosen candidate's probe steps are repeated as part of step 3; the poster is not clear on this.
 """
 
+import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -64,8 +65,15 @@ def _decide(
     while True:
         now, steps = situation.points[-1].score, min(commit_steps, situation.total - situation.step)
         probes: dict[str, dict[str, float]] = {}
+        if now == -math.inf:  # the run has diverged, and its loop will end it
+            situation = yield Commit(candidates[0], commit_steps, probes)
+            continue
         for mode in candidates:
             probed = yield Probe(mode, probe_steps, probe_scores)
+            if any(point.score == -math.inf for point in probed.points):
+                lost = dict.fromkeys(("score", "predicted", "gain"), -math.inf)
+                probes[mode] = {"seconds": probed.seconds, **lost, "spread": 0.0, "gain_spread": 0.0}
+                continue
             curve = [(point.step, point.score) for point in (*situation.points, *probed.points)]
             score, spread = predict_score(curve, situation.step + steps, situation.best)
             probes[mode] = {

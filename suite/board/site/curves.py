@@ -46,7 +46,7 @@ def curve_of(entry: Entry, results: dict[str, Result], metric: str) -> Curve:
         executions.setdefault(item["seed"], results[item["file"]])
     seeds = []
     for result in executions.values():
-        values = [(point["step"], point["metrics"].get(metric)) for point in result["curve"]]
+        values = [(point.step, point.metrics.get(metric)) for point in result.curve]
         points = [(float(step), float(value)) for step, value in values if step is not None and value is not None]
         if points:
             seeds.append(points)

@@ -66,6 +66,9 @@ def list_reasons(views: Sequence[SectionView]) -> dict[str, list[SectionView]]:
             view for view in views if view.section.hardest.design not in (None, *ran)
         ],
         "Too few seeds to rank": [view for view, main in contested if text.has_few_seeds(main)],
+        "Optimizers that are not ranked: fewer than three seeds, or no seed reached the target": [
+            view for view, main in contested if any(one.kind == "not ranked" for one in main.competitors)
+        ],
         "Late seeds or misses: the ranks are less certain than 95 %": [
             view for view, main in contested if any(one.irregular for one in main.competitors)
         ],

@@ -139,9 +139,7 @@ def _write_results(leaderboard: Leaderboard, out: Path) -> None:
     """Write leaderboard.json, and each result as a separate file."""
     for file, result in leaderboard.results.items():
         # without indentation, which takes most of the time for many results
-        _write(
-            out / "raw" / file, json.dumps(drop_infinities(result), allow_nan=False, sort_keys=True, ensure_ascii=False)
-        )
+        _write(out / "raw" / file, json.dumps(result.plain(), allow_nan=False, sort_keys=True, ensure_ascii=False))
     groups = [
         {**asdict(group), "title": group.title, "stand_in": group.stand_in, "entries": _entries(group)}
         for group in leaderboard.groups
@@ -156,7 +154,8 @@ def _entries(group: Group) -> list[dict[str, Any]]:
         for one in contest.competitors:
             ratio = one.ratio
             ratios = (ratio.estimate, ratio.low, ratio.high) if ratio else (None, None, None)
-            place = dict(zip(PLACE, (one.rank_low, one.rank_high, one.tier, *ratios), strict=True))
+            ranks = (one.rank_low, one.rank_high, one.tier) if one.is_ranked else (None, None, None)
+            place = dict(zip(PLACE, (*ranks, *ratios), strict=True))
             places |= {row.results[0]["file"]: place for row in one.rows}
     absent = dict.fromkeys(PLACE)
     return [asdict(entry) | places.get(entry.results[0]["file"], absent) for entry in group.entries]

@@ -18,10 +18,10 @@ def draw_strip(contest: Contest) -> str:
     Tiers are apart. An arrow marks an interval that goes on beyond the axis, or that has no end.
 
     Returns:
-        The picture; it is empty if fewer than two competitors have finished runs.
+        The picture; it is empty if fewer than two competitors are ranked, or no median seed reached the target.
     """
-    shown = [one for one in contest.competitors if one.kind != "no runs"][:MOST_LINES]
-    if len(shown) < 2:
+    shown = contest.ranked[:MOST_LINES]
+    if len(shown) < 2 or all(one.missed for one in shown):
         return ""
     first, tiers = shown[0].optimizer, sorted({one.tier for one in shown})
     low, high = _range(shown)

@@ -106,8 +106,10 @@ def describe_place(competitor: Competitor, first: str) -> str:
     """
     if competitor.kind == "no runs":
         return "no finished run"
+    if competitor.kind == "not ranked":
+        return f"not ranked: {competitor.reason}"
     if competitor.kind == "alone":
-        return "no other optimizer here"
+        return "no other optimizer ranked here"
     parts = ["" if competitor.kind == "behind" else competitor.kind, format_ranks(competitor)]
     if competitor.missed:
         parts.insert(0, "median seed missed the target")
@@ -120,7 +122,8 @@ def describe_place(competitor: Competitor, first: str) -> str:
 
 def has_few_seeds(contest: Contest) -> bool:
     """Return whether a contest cannot rank anybody, because fewer than two of its competitors have enough seeds."""
-    return not contest.looks and len(contest.seeds) > 1 and contest.seeds[1] < LEAST_SEEDS
+    several = len(contest.seeds) > 1
+    return not contest.looks and several and (not contest.ranked or contest.seeds[1] < LEAST_SEEDS)
 
 
 def describe_design(contest: Contest) -> str:
@@ -137,10 +140,15 @@ def tell_story(contest: Contest) -> str:
 
     The others are the next two that are shown to be behind; if none is, the next two.
     """
-    first, *others = [one for one in contest.competitors if one.kind != "no runs"] or contest.competitors
-    if first.kind in ("alone", "no runs"):
-        return f"Only {first.optimizer} was run."
-    if all(one.missed or one.kind == "no runs" for one in contest.competitors):
+    if not contest.ranked:
+        hits = [row.steps.hits for row in contest.rows if row.steps]
+        if not hits:
+            return "No run has finished."
+        return "Nobody is ranked: too few seeds." if any(hits) else "No seed reached the target."
+    first, *others = contest.ranked
+    if first.kind == "alone":
+        return f"Only {first.optimizer} {'was run' if contest.optimizers == 1 else 'is ranked'}."
+    if all(one.missed for one in contest.ranked):
         return "No median seed reached the target."
     leaders = contest.possible_leaders
     story = f"Any of {len(leaders)} optimizers may lead"

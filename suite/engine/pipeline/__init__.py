@@ -43,6 +43,11 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
         yield "compile=true: stages are not compiled; leave out compile="
     if node.tflops is not None and node.bandwidth_gb is None:
         yield "with partition.tflops=, set partition.bandwidth_gb= as well"
+    if node.tflops is None and (node.bandwidth_gb is not None or node.overhead_us):
+        yield (
+            "without partition.tflops=, operations are timed, and partition.bandwidth_gb= and partition.overhead_us= "
+            "are not read; leave them out, or set partition.tflops= as well"
+        )
     if task.batch_size % node.micro_batches:
         yield f"micro_batches={node.micro_batches} does not divide task.batch_size={task.batch_size}"
     elif task.batch_size % (unit := node.micro_batches * task.group):

@@ -13,7 +13,7 @@ from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from suite import engine, load
+from suite import engine
 from suite.comm import setup
 from suite.comm.channel import Channels
 from suite.comm.partition.jax import Pipeline, partition
@@ -56,7 +56,7 @@ def sum_losses(
         for kind in ("parameter", "buffer", "pattern")
     )
     context = make_context({"buffers": buffers, "patterns": patterns}, batch, {}, jnp.stack([seed, step]))
-    total, (weight, changed, _) = compute_loss(model, params, context, narrow=False)
+    total, (weight, changed, _) = compute_loss(model, params, context)
     return total, weight, changed
 
 
@@ -90,7 +90,7 @@ class Engine:
         self.modes = setup.make_modes(run.comm, task, run.world, "jax")
         self.mixed: dict[str, Channels] = {}  # the channels of each mode that was used
         self.channels = next(iter(self.modes.values()))
-        self.model: JaxModel = load.load_half(run.task.module, "jax").make(task)
+        self.model: JaxModel = run.task.make_model("jax", task)
         node = partition_of(run)
         self.activations = node.activations and setup.make_codec(node.activations, "jax")
         with self._mode():
@@ -133,11 +133,9 @@ class Engine:
             "layers": {name: layer for name, layer in layers if all(part in params for part in layer.parameters)},
             "shapes": {name: value.shape for name, value in params.items()},
         }
-        needs = load.load_member(self.node.module).NEEDS
-        needed = {name: value for name, value in offers.items() if name in needs}
-        make = load.load_half(self.node.module, "jax").make
+        needed = {name: value for name, value in offers.items() if name in self.node.needs}
         device = next(iter(params.values())).device
-        return Update(load.make_member(make, self.node, "optimizer", **needed), params, device)
+        return Update(self.node.build("jax", **needed), params, device)
 
     # --------------------------------------------------------------------------------------- communication
     @property

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from suite import load
 from suite.comm.partition.device import ONE_HOST
 from suite.comm.partition.jax import plan as planned
 from suite.comm.partition.plan import Plan
@@ -35,7 +34,7 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
     node = partition_of(run)
     with Mode(run.precision):
         kind = jnp.result_type(float)
-        model = load.load_half(run.task.module, "jax").make(task)
+        model = run.task.make_model("jax", task)
         return planned(
             functools.partial(sum_losses, model, list_kinds(task)),
             {

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from suite import engine, load
+from suite import engine
 from suite.comm import setup
 from suite.comm.partition.plan import Plan as Cut
 from suite.comm.partition.torch import Pipeline, partition
@@ -63,7 +63,7 @@ class Engine:
         self.device = device_for(run.device)
         self.copies = Copies(self.device)
         self.dtype = torch.float64 if run.precision == "float64" else torch.float32
-        self.model: Any = describe_model(run.task.module, task)
+        self.model: Any = describe_model(run.task, task)
         initial = {name: torch.from_numpy(task.init(self.seed, name)) for name in task.shapes()}
         self.model.load_state_dict(initial, assign=True)
         self.model.to(self.device, self.dtype)
@@ -126,10 +126,8 @@ class Engine:
             "layers": {name: layer for name, layer in layers if all(part in self.own for part in layer.parameters)},
             "shapes": {name: tuple(parameter.shape) for name, parameter in self.own.items()},
         }
-        needs = load.load_member(self.node.module).NEEDS
-        needed = {name: value for name, value in offers.items() if name in needs}
-        make = load.load_half(self.node.module, "torch").make
-        return load.make_member(make, self.node, "optimizer", self.own.items(), **needed)
+        needed = {name: value for name, value in offers.items() if name in self.node.needs}
+        return self.node.build("torch", self.own.items(), **needed)
 
     # --------------------------------------------------------------------------------------- communication
     @property

@@ -37,7 +37,7 @@ def plan(task: Task, run: Run, network: Network = ONE_HOST) -> Plan:
     imagined = describe_device(node)
     where, micro_batches = torch.device("meta" if imagined else "cpu"), node.micro_batches
     dtype = torch.float64 if run.precision == "float64" else torch.float32
-    model = describe_model(run.task.module, task)
+    model = describe_model(run.task, task)
     if not imagined:
         initial = {name: torch.from_numpy(task.init(seed, name)) for name in task.shapes()}
         model.load_state_dict(initial, assign=True)

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from suite import engine
+from suite import engine, signals
 from suite.comm.transport.jax_messages import broadcast, gather
 from suite.engine.ranks.listening import find_own_host
 
-SIGNALS = [None, "SIGINT", "SIGTERM"]
+SIGNALS = [None, *signals.CODES]
 
 
 def connect(rank: int, world: int, address: str, deadline: float, device: str = "auto") -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from suite import load
 from suite.settings import configure
 
 RATE = 1e-3  # of Adam; torch's default
@@ -20,8 +19,8 @@ def gradients(seed: int, steps: int) -> Iterator[dict[str, NDArray[np.float64]]]
         steps: number of steps.
     """
     node = configure.resolve(["task=transformer"]).task
-    task = load.make_member(load.load_member(node.module).make, node, "task")
-    model = load.load_half(node.module, "torch").make(task)
+    task = node.build()
+    model = node.make_model("torch", task)
     initial = {name: torch.from_numpy(task.init(seed, name)) for name in task.shapes()}
     model.load_state_dict(initial, assign=True)
     matrices = {name: value for name, value in model.named_parameters() if value.ndim == 2 and "embed" not in name}

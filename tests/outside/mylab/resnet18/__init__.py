@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target
+from suite.contract import Data, Layer, Spec, Target, divide_total
 
 VERSION, CITATION, SUMMARY = "1", "", "timing only"
 WIDTH, CLASSES = 32, 10
@@ -46,7 +46,8 @@ class Timing:
         return {}
 
     def score(self, parts):
-        return {"loss": float(np.mean([np.abs(part["logits"]).mean() for part in parts]))}
+        means = [float(np.abs(part["logits"]).mean()) for part in parts]
+        return {"loss": divide_total(sum(means), len(means))}
 
 
 class ResNet18(Timing):

@@ -3,7 +3,7 @@ and a carry."""
 
 import numpy as np
 
-from suite.contract import Data, Layer, Spec, Target
+from suite.contract import Data, Layer, Spec, Target, divide_total
 
 VERSION, CITATION, SUMMARY = "1", "", "a tiny task outside the tree"
 CLASSES, SIZE, WORDS = 4, 6, 7
@@ -60,9 +60,10 @@ class Tiny:
     def score(self, parts):
         right = total = 0.0
         for part in parts:
-            right += float(part["weight"] @ (part["logits"].argmax(1) == part["label"]))
+            wrong = ~np.isfinite(part["logits"]).all(1) & (part["weight"] > 0)
+            right += float(part["weight"] @ np.where(wrong, np.nan, part["logits"].argmax(1) == part["label"]))
             total += float(part["weight"].sum())
-        return {"top1": 100.0 * right / total}
+        return {"top1": divide_total(right, total, 100.0)}
 
 
 def make(*, variant="", data="", **options):
