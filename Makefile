@@ -31,8 +31,9 @@ quick: setup
 
 # jax compiles without most optimizations, which takes two thirds of the time; `make test-all` and `make bench` with them
 quick test mutants: export JAX_DISABLE_MOST_OPTIMIZATIONS ?= 1
+# a test that waits forever ends its process, which prints where every thread stood; the others go on
 test: setup lint
-	$(BIN)/python -m pytest tests -m "not slow and not bench" --numprocesses 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest tests -m "not slow and not bench" --timeout 900 --timeout-method thread --numprocesses 2 --dist loadgroup $(ARGS)
 
 # each benchmark too, for one round, in which no speed is judged
 test-all: setup lint
