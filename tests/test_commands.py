@@ -152,7 +152,9 @@ def there(text: str, suite: Call) -> None:
     if word.endswith(".py"):
         compile((commands.ROOT / word).read_text(), word, "exec")
     elif "/" in word:
-        assert (commands.ROOT / word).is_dir()
+        assert (commands.ROOT / word / "__main__.py").is_file()
+        if word == "tests/calibration":
+            assert (commands.ROOT / word / f"{text.split()[2]}.py").is_file()
         if " up " in text:
             from testbed import network
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 LEAST = 5  # values on each side of a change
-LEVEL = 0.004  # of each test; with BIAS, chosen for the error rates that `python -m suite.studies.changes` prints
+LEVEL = 0.004  # of each test; with BIAS, chosen for the error rates that `python tests/calibration changes` prints
 SAMPLES = 999  # of the bootstrap
 BIAS = 6.0  # is added to the estimated correlation, over the number of values: short series seem less correlated
 STRONGEST = 0.95  # correlation that is believed

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from calibration.changes import rate
 
 from suite.contract import UserError
 from suite.regress import history
 from suite.regress.changes import LEAST, find_changes
-from suite.studies.changes import rate
 
 Call = Callable[..., tuple[int, str]]
 MACHINE = "a processor, 2 cores"

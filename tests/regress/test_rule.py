@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calibration import processes, regressions
 
 from suite.regress import rule
 from suite.regress.benchmarks import Benchmark
@@ -14,7 +15,6 @@ from suite.regress.rule import Look, judge_ratios, look_at
 from suite.regress.session import Limits, Outcome, Session
 from suite.regress.sides import Side
 from suite.statistics.sequential import decide
-from suite.studies import processes, regressions
 
 A, B = (Side(name, Path("python"), Path()) for name in "AB")
 

@@ -6,9 +6,9 @@ import re
 import conftest
 import numpy as np
 import pytest
+from calibration import peeking, peeking_rules
 
 from suite.statistics.sequential import decide, mean_interval
-from suite.studies import peeking, peeking_rules
 
 ROOT = conftest.TESTS.parent
 PAGE = (ROOT / "docs" / "statistics.md").read_text()

@@ -3,10 +3,10 @@
 import conftest
 import numpy as np
 import pytest
+from calibration import ranks
+from calibration.ranks_ladders import Ladder, draw_values, list_nulls
 
 from suite.statistics.registered import find_least_looks
-from suite.studies import ranks
-from suite.studies.ranks_ladders import Ladder, draw_values, list_nulls
 
 ROOT = conftest.TESTS.parent
 PAGE = (ROOT / "docs" / "statistics.md").read_text()

@@ -1,13 +1,13 @@
 """Error rates of `suite regress` on real processes of one machine.
 
-`python -m suite.studies.processes --record idle --count 100` measures rounds of the benchmark sgd-torch, as the command
-does, with the same code on both sides, and adds the seconds of a step to results/processes.csv; `--record busy` does so
-beside a second process, which multiplies matrices; `--running` takes one that runs already. With `--alone`, the two
-processes of a round run one after the other. `--benchmark sgd-jax` measures sgd-jax instead. It may be
+`python tests/calibration processes --record idle --count 100` measures rounds of the benchmark sgd-torch with the same
+code on both sides, and adds the seconds of a step to results/processes.csv; `--record busy` does so beside a second
+process, which multiplies matrices; `--running` takes one that runs already. With `--alone`, the two processes of a
+round run one after the other. `--benchmark sgd-jax` measures sgd-jax instead. It may be
 interrupted and continued.
 
-`python -m suite.studies.processes` replays comparisons from these records and writes the table of docs/regression.md. A
-comparison takes the rounds in the order in which they ran, beginning at one of 100 places; B's seconds are multiplied
+`python tests/calibration processes` replays comparisons from these records and writes the table of docs/regression.md.
+A comparison takes the rounds in the order in which they ran, beginning at one of 100 places; B's seconds are multiplied
 by the effect. Comparisons overlap, so that the shares are less certain than those of 100 separate ones.
 """
 
@@ -24,12 +24,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from calibration.regressions import PAGE, update
+
 from suite.regress.benchmarks import Benchmark, read_benchmarks
 from suite.regress.rule import Verdict
 from suite.regress.sample import LIMIT, Sampler, in_turns, list_cores
 from suite.regress.session import Limits, Session
 from suite.regress.sides import Side
-from suite.studies.regressions import PAGE, update
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "processes.csv"
@@ -185,7 +186,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record, or replay and write the table."""
-    parser = argparse.ArgumentParser(prog="python -m suite.studies.processes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/calibration processes", description=__doc__)
     parser.add_argument("--record", choices=LOADS)
     parser.add_argument("--benchmark", choices=BENCHMARKS, default=BENCHMARKS[0], help="default: %(default)s")
     parser.add_argument("--count", type=int, default=100, help="rounds of a kind; default: %(default)s")
@@ -198,7 +199,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     update(PAGE, BEGIN, markdown(rows()))
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""`python -m suite.studies.regressions`: how often `suite regress` is wrong, and how many rounds it needs.
+"""`python tests/calibration regressions`: how often `suite regress` is wrong, and how many rounds it needs.
 
 Simulates comparisons of two sides whose processes differ by a known factor, under several kinds of noise. The code that
 decides is that of the command. Writes `results/regressions.csv` and the table of docs/regression.md; the same command
@@ -165,7 +165,7 @@ def update(page: Path, begin: str, table: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate everything and write the table."""
-    parser = argparse.ArgumentParser(prog="python -m suite.studies.regressions", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/calibration regressions", description=__doc__)
     parser.add_argument("--simulations", type=int, default=SIMULATIONS)
     parser.add_argument("--out", type=Path, default=TABLE)
     chosen = parser.parse_args(arguments)
@@ -174,7 +174,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.out == TABLE:
         update(PAGE, BEGIN, markdown(rows))
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

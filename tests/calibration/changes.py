@@ -1,7 +1,9 @@
-"""Error rates of the change points of `suite regress --history`: `python -m suite.studies.changes` prints a table.
+"""Error rates of the change points of `suite regress --history`: `python tests/calibration changes` prints a table.
 
 Series are autoregressive (first order), with a spread of 2 %, with and without a lasting change of 10 % in the middle.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,14 +33,10 @@ def rate(length: int, correlation: float, change: float, *, series: int = SERIES
     return found / series
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print the table in Markdown."""
     print("| values | correlation | false alarms | change of 10 % found |\n|---|---|---|---|")
     for length in (20, 30, 60, 120):
         for correlation in (0.0, 0.5, 0.8):
             shares = (rate(length, correlation, change) for change in (0.0, float(np.log(1.1))))
             print(f"| {length} | {correlation} | {' | '.join(f'{100 * share:.1f} %' for share in shares)} |")
-
-
-if __name__ == "__main__":
-    main()

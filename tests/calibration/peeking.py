@@ -1,4 +1,4 @@
-"""`python -m suite.studies.peeking`: how often rules are wrong if somebody looks after every seed.
+"""`python tests/calibration peeking`: how often rules are wrong if somebody looks after every seed.
 
 Simulates false claims. Writes `results/peeking.csv` and draws `docs/images/peeking.svg` from it. docs/statistics.md
 explains both. Every scenario has its own random numbers, so that each can be simulated alone. The same command writes
@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
-
-from suite.studies.peeking_rules import (
+from calibration.peeking_rules import (
     ALPHA,
     Flags,
     Floats,
@@ -162,7 +161,7 @@ def draw(rows: Sequence[Share], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate, write the table and draw the figure."""
-    parser = argparse.ArgumentParser(prog="python -m suite.studies.peeking", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python tests/calibration peeking", description=__doc__)
     parser.add_argument("--table", type=Path, default=ROOT / "results" / "peeking.csv", help="default: %(default)s")
     parser.add_argument(
         "--figure", type=Path, default=ROOT / "docs" / "images" / "peeking.svg", help="default: %(default)s"
@@ -172,7 +171,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw(read(chosen.table), chosen.figure)
     print(f"{chosen.table} and {chosen.figure} are written")
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""`python -m suite.studies.ranks`: how often the rules for ranks are wrong, and how often they find a leader.
+"""`python tests/calibration ranks`: how often the rules for ranks are wrong, and how often they find a leader.
 
 Simulates ladders with equal rows, and ladders with a leader, and applies the rules of `suite/statistics/`. Writes
 `results/ranks.csv`, which docs/statistics.md explains. Every scenario has its own random numbers, so that each can be
@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from calibration.ranks_ladders import Floats, Ladder, draw_values, list_nulls, list_unequal_shapes
 
 from suite.statistics.anytime import LEAST_SEEDS, rank_anytime
 from suite.statistics.ranking import Flags, Ranking
 from suite.statistics.registered import divide_error, rank_registered
-from suite.studies.ranks_ladders import Floats, Ladder, draw_values, list_nulls, list_unequal_shapes
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "results" / "ranks.csv"
@@ -150,7 +150,7 @@ def _generator(name: str) -> np.random.Generator:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate and write the table."""
-    parser = argparse.ArgumentParser(prog="python -m suite.studies.ranks", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python tests/calibration ranks", description=__doc__)
     parser.add_argument("--table", type=Path, default=TABLE, help="default: %(default)s")
     chosen = parser.parse_args(arguments)
     table: list[Share] = []
@@ -162,7 +162,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("a rule is wrong more often than in 5 % of ladders")
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
