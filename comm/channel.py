@@ -1,7 +1,7 @@
-"""How values are sent: a codec, an algorithm, a topology and error feedback.
+"""The channels of a run: one for each kind of gradient, and one for what optimizers exchange.
 
-This file uses no framework; `suite.comm.setup` fills the classes with one backend's members. A run has a channel for
-each kind of gradient and one for what optimizers exchange. `Channels.buckets` says which gradients are sent together.
+This file uses no framework; `suite.comm.setup` fills the class with one backend's members. `Channels.buckets` says
+which gradients are sent together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,38 +9,9 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from suite.comm.codecs._codec import Codec
-from suite.comm.contract import Algorithm, Topology
-from suite.comm.layout import cut_pieces
+from suite.comm.contract import Channel
 
 REST = "other"  # kind of every parameter that is no layer's weight: biases, scales and shifts
-
-
-@dataclass(frozen=True)
-class Channel:
-    """One way to send values.
-
-    Attributes:
-        codec: encodes the values; with two levels, between hosts.
-        inner: encodes the values inside a host, with two levels.
-        algorithm: takes means with the codec.
-        topology: takes means over all ranks, with the algorithm.
-        feedback: add the codec's error to the next values of the same name (error feedback).
-        piece_bytes: approximate size of a payload that one rank sends another; longer arrays are cut into pieces,
-            except inside a host.
-    """
-
-    codec: Codec
-    inner: Codec
-    algorithm: Algorithm
-    topology: Topology
-    feedback: bool = False
-    piece_bytes: float = float("inf")
-
-    def payloads(self, count: int, itemsize: int) -> list[int]:
-        """Payload bytes of `count` values of `itemsize` bytes, piece by piece."""
-        return [
-            self.codec.nbytes(length, itemsize) for length in cut_pieces(self.codec, count, itemsize, self.piece_bytes)
-        ]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from suite import load
-from suite.comm.channel import REST, Channel, Channels
+from suite.comm.channel import REST, Channels
 from suite.comm.codecs._codec import Codec
-from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Member, Policy, Schedule, Topology, check
+from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Channel, Member, Policy, Schedule, Topology, check
 from suite.comm.policies._policy import Situation
 from suite.comm.settings import UNENCODED, ChannelSettings, CommSettings
 from suite.contract import Layer, Spec, UserError, suggest_names

@@ -7,8 +7,7 @@ import numpy as np
 import twins
 from twins import Tree, noisy
 
-from suite.optimizers.shampoo import reference
-from suite.optimizers.shampoo.settings import Settings
+from suite.optimizers.shampoo import Settings, reference
 
 STEPS = 10
 SHAPES = {"matrix": (5, 4), "filter": (4, 3, 3, 3), "wide": (3, 7), "narrow": (6, 1), "bias": (5,), "scale": ()}

@@ -8,7 +8,7 @@ rows: by an all-reduce, in the second direction with zeros from all ranks but th
 whatever the number of ranks; it is used where padding makes the slices larger, for example with more ranks than rows.
 """
 
-from suite.comm.channel import Channel
+from suite.comm.contract import Channel
 from suite.comm.layout import list_slots
 from suite.comm.transport import Entry
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from suite.comm.channel import Channel, Channels
+from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
+from suite.comm.contract import Channel
 from suite.comm.encoder.jax import Encoder
 from suite.comm.layout import jax as layout
 from suite.comm.layout import list_slots, locate_parts

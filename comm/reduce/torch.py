@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suite.comm.channel import Channel, Channels
+from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
+from suite.comm.contract import Channel
 from suite.comm.encoder.torch import Encoder
 from suite.comm.layout import list_slots, locate_parts
 from suite.comm.layout import torch as layout

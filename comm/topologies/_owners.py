@@ -1,7 +1,6 @@
 """Exchanges with the owners of rows for topologies without special ones: all ranks alike."""
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoders, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoders, Handle, Transport, Value
 from suite.comm.exchange import gather_rows, scatter_rows
 from suite.comm.transport import Entry, make_entry
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from suite.contract import MissingError, UserError, suggest_names
-from suite.optimizers.external.settings import Settings
+from suite.optimizers.external import Settings
 
 # what to run for a missing package, where its name is not what pip wants
 INSTALL = {

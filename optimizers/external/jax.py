@@ -13,8 +13,8 @@ from optax.contrib import ScheduleFreeState, schedule_free_eval_params
 from suite.contract import UserError
 from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, validate_settings
+from suite.optimizers.external import Settings
 from suite.optimizers.external.imports import dotted_path, imported_object, make_arguments_error
-from suite.optimizers.external.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]

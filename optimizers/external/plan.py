@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 from collections.abc import Mapping
 
-from suite.optimizers.external.settings import Settings
+from suite.optimizers.external import Settings
 
 
 class ExternalPlan:

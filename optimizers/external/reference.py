@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.external.settings import Settings
+from suite.optimizers.external import Settings
 
 Tree = dict[str, np.ndarray]
 

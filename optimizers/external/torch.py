@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from suite.contract import UserError
 from suite.declared import describe_settings
+from suite.optimizers.external import Settings
 from suite.optimizers.external.imports import dotted_path, imported_object, make_arguments_error
-from suite.optimizers.external.settings import Settings
 
 
 @describe_settings(Settings)

@@ -12,10 +12,10 @@ from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, add_weight_decay, find_type, make_statistics_error, validate_settings
 from suite.optimizers._linalg.jax import are_finite, map_matrices
+from suite.optimizers.kbfgs import Settings
 from suite.optimizers.kbfgs.jax_pairs import apply_bfgs, double_damping, multiply_vectors
 from suite.optimizers.kbfgs.jax_statistics import Taps, sum_means, sum_statistics
 from suite.optimizers.kbfgs.plan import KBFGSPlan
-from suite.optimizers.kbfgs.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]

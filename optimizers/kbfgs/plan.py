@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from suite.contract import Layer, Plan
 from suite.optimizers._plan import read_layers, turn_shapes
-from suite.optimizers.kbfgs.settings import Settings
+from suite.optimizers.kbfgs import Settings
 
 POWELL = 0.2  # least sᵀy / yᵀHy, μ₁ of double damping (Goldfarb et al. 2020, §4)
 CURVATURE = 1e-4  # least sᵀy / (sᵀs ‖ĝ‖) of a pair that is used (authors' code, kbfgs_utils.py)

@@ -22,8 +22,8 @@ from suite.optimizers._base.torch import (
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers._base.torch_shards import gather_whole
 from suite.optimizers._plan import turn_shapes
+from suite.optimizers.kbfgs import Settings
 from suite.optimizers.kbfgs.plan import KBFGSPlan
-from suite.optimizers.kbfgs.settings import Settings
 from suite.optimizers.kbfgs.torch_pairs import apply_bfgs, double_damping, multiply_vectors
 from suite.optimizers.kbfgs.torch_statistics import Taps, sum_means, sum_statistics
 

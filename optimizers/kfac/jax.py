@@ -24,14 +24,13 @@ from suite.optimizers._base.jax import (
 from suite.optimizers._base.jax_shapes import Shapes
 from suite.optimizers._linalg.jax import map_matrices
 from suite.optimizers._rules.jax import step_by_adamw
-from suite.optimizers.kfac import jax_stale
+from suite.optimizers.kfac import Settings, jax_stale
 from suite.optimizers.kfac.jax_averages import mix_statistics
 from suite.optimizers.kfac.jax_factors import compute_ridges, damped_inverse, is_usable
 from suite.optimizers.kfac.jax_precondition import clip_direction, precondition_gradients
 from suite.optimizers.kfac.jax_quadratic import adapt_damping, fit_step, sum_products
 from suite.optimizers.kfac.jax_statistics import sum_factors
 from suite.optimizers.kfac.plan import KFACPlan
-from suite.optimizers.kfac.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from suite.contract import Layer, Parcel, Plan, UserError
 from suite.optimizers._plan import group_blocks, read_layers, turn_shapes
-from suite.optimizers.kfac.settings import Settings
+from suite.optimizers.kfac import Settings
 
 SMALLEST = 1e-12  # least mean eigenvalue in π
 # steps T between changes of λ with `quadratic_model`, and ωᵀ, its factor (Martens and Grosse 2015, section 6.5)

@@ -17,8 +17,8 @@ import numpy as np
 
 from suite.contract import Layer
 from suite.optimizers._base.reference import step_adamw
+from suite.optimizers.kfac import Settings
 from suite.optimizers.kfac.reference_quadratic import move_parameters
-from suite.optimizers.kfac.settings import Settings
 
 Tree = dict[str, np.ndarray]
 Tap = tuple[np.ndarray, np.ndarray]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from suite.contract import Layer
-from suite.optimizers.kfac.settings import Settings
+from suite.optimizers.kfac import Settings
 
 Tree = dict[str, np.ndarray]
 Tap = tuple[np.ndarray, np.ndarray]

@@ -25,9 +25,8 @@ from suite.optimizers._base.torch import (
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers._linalg.torch import compute_norms, multiply_values
 from suite.optimizers._rules.torch import step_by_adamw
-from suite.optimizers.kfac import torch_stale
+from suite.optimizers.kfac import Settings, torch_stale
 from suite.optimizers.kfac.plan import KFACPlan
-from suite.optimizers.kfac.settings import Settings
 from suite.optimizers.kfac.torch_averages import mix_statistics, select_owned_rows
 from suite.optimizers.kfac.torch_factors import compute_ridges, damped_inverse, is_known_true, is_usable
 from suite.optimizers.kfac.torch_precondition import clip_direction, precondition_gradients

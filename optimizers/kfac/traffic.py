@@ -6,8 +6,8 @@ from typing import Any
 
 from suite.contract import Layer
 from suite.optimizers._plan import Exchange
+from suite.optimizers.kfac import Settings
 from suite.optimizers.kfac.plan import KFACPlan
-from suite.optimizers.kfac.settings import Settings
 
 # Of OF steps with stale statistics, KEPT refresh all factors. SP-NGD with batches of 4,096 sent 23.6 % of what it sends
 # without staleness (published row A2-01; 5.4 to 15.1 % with batches of 8,192 to 32,768, A2-02 to A2-04), and 4 / 17 is

@@ -12,8 +12,8 @@ from suite.declared import describe_settings
 from suite.optimizers._base.jax import NARROW, Optimizer, build_for_shapes, validate_settings
 from suite.optimizers._plan import read_layers
 from suite.optimizers._rules.jax import step_by_adamw
+from suite.optimizers.muon import Settings
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
-from suite.optimizers.muon.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]

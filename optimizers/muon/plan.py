@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from suite.contract import Layer, UserError
 from suite.optimizers._plan import group_blocks, turn_shapes
-from suite.optimizers.muon.settings import Settings
+from suite.optimizers.muon import Settings
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: the steepest slope at zero
 NORM = 1e-7  # smaller norms count as this one when a matrix is divided by its norm: torch.optim.Muon

@@ -10,7 +10,7 @@ import numpy as np
 
 from suite.contract import Layer
 from suite.optimizers._base.reference import step_adamw
-from suite.optimizers.muon.settings import Settings
+from suite.optimizers.muon import Settings
 
 Tree = dict[str, np.ndarray]
 

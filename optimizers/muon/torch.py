@@ -25,8 +25,8 @@ from suite.optimizers._base.torch_shards import gather_whole, split_like
 from suite.optimizers._linalg.torch import compute_norms
 from suite.optimizers._plan import copy_layers, read_layers
 from suite.optimizers._rules.torch import step_by_adamw
+from suite.optimizers.muon import Settings
 from suite.optimizers.muon.plan import COEFFICIENTS, NORM, WIDE, MuonPlan
-from suite.optimizers.muon.settings import Settings
 
 Tree = dict[str, Tensor]
 

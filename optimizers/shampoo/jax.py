@@ -23,10 +23,10 @@ from suite.optimizers._base.jax import (
 from suite.optimizers._base.jax_mesh import read_local_slices, replace_local_slices
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.jax import are_finite, inverse_root
+from suite.optimizers.shampoo import Settings
 from suite.optimizers.shampoo.jax_blocks import cut_blocks, join_blocks, multiply_side, unfold_side
 from suite.optimizers.shampoo.jax_graft import compute_averaging_weights, compute_grafted_steps
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
-from suite.optimizers.shampoo.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]

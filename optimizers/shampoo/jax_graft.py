@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from suite.optimizers.shampoo import Graft
 from suite.optimizers.shampoo.plan import GRAFT_EPSILON
-from suite.optimizers.shampoo.settings import Graft
 
 Tree = dict[str, Array]
 State = dict[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from suite.contract import Plan, UserError
 from suite.optimizers._linalg import HOSTED
 from suite.optimizers._plan import assign_owners, group_blocks, merge_to_matrix
-from suite.optimizers.shampoo.settings import Reshape, Settings
+from suite.optimizers.shampoo import Reshape, Settings
 
 GRAFT_EPSILON = 1e-8  # added to the root of the second moment (Kingma and Ba 2015, algorithm 1)
 

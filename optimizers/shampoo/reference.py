@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.shampoo.settings import Settings
+from suite.optimizers.shampoo import Settings
 
 Tree = dict[str, np.ndarray]
 

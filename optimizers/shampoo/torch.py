@@ -23,8 +23,8 @@ from suite.optimizers._base.torch import (
 )
 from suite.optimizers._linalg.host import HostRoots
 from suite.optimizers._linalg.torch import are_finite, compute_norms, inverse_root
+from suite.optimizers.shampoo import Settings
 from suite.optimizers.shampoo.plan import ShampooPlan, split_name
-from suite.optimizers.shampoo.settings import Settings
 from suite.optimizers.shampoo.torch_blocks import cut_blocks, find_touched_rows, join_blocks, multiply_side, unfold_side
 from suite.optimizers.shampoo.torch_graft import compute_averaging_weights, compute_grafted_steps, match_lengths
 

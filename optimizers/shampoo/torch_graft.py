@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from suite.optimizers._linalg.torch import compute_norms
+from suite.optimizers.shampoo import Graft
 from suite.optimizers.shampoo.plan import GRAFT_EPSILON
-from suite.optimizers.shampoo.settings import Graft
 
 Tree = dict[str, Tensor]
 

@@ -20,8 +20,8 @@ from suite.optimizers._base.jax import (
     validate_settings,
 )
 from suite.optimizers._linalg.jax import are_finite, map_matrices, replace_unusable_matrices
+from suite.optimizers.soap import Settings
 from suite.optimizers.soap.plan import SOAPPlan
-from suite.optimizers.soap.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from suite.contract import Plan
 from suite.optimizers._plan import assign_owners, merge_to_matrix
-from suite.optimizers.soap.settings import Settings
+from suite.optimizers.soap import Settings
 
 
 class SOAPPlan(Plan):

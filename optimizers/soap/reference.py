@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.optimizers.soap.settings import Settings
+from suite.optimizers.soap import Settings
 
 Tree = dict[str, np.ndarray]
 

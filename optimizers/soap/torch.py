@@ -20,8 +20,8 @@ from suite.optimizers._base.torch import (
     select_with_gradient,
     widen_type,
 )
+from suite.optimizers.soap import Settings
 from suite.optimizers.soap.plan import SOAPPlan
-from suite.optimizers.soap.settings import Settings
 
 Tree = dict[str, Tensor]
 Index = slice | Tensor  # some rows of a stack

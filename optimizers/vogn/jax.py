@@ -13,9 +13,9 @@ from suite.declared import describe_settings
 from suite.optimizers._base import ALONE
 from suite.optimizers._base.jax import Optimizer, is_traced, make_statistics_error, validate_settings, widen_floats
 from suite.optimizers._plan import turn_shapes
+from suite.optimizers.vogn import Settings
 from suite.optimizers.vogn.jax_squares import sum_squared_gradients, unfold_tap
 from suite.optimizers.vogn.plan import VOGNPlan, check, check_samples
-from suite.optimizers.vogn.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from suite.contract import Layer, Plan, UserError
 from suite.optimizers._plan import read_layers
-from suite.optimizers.vogn.settings import Settings
+from suite.optimizers.vogn import Settings
 
 # Elements of per-sample gradients made at a time. On a CPU they should stay in its cache: (128, 1152) for each of 64
 # samples took jax 46 ms at once and 3 ms one by one. Elsewhere fewer, larger parts are faster.

@@ -11,7 +11,7 @@ import numpy as np
 
 from suite import stream
 from suite.contract import Layer
-from suite.optimizers.vogn.settings import Settings
+from suite.optimizers.vogn import Settings
 
 Tree = dict[str, np.ndarray]
 Tap = tuple[np.ndarray, np.ndarray]

@@ -20,8 +20,8 @@ from suite.optimizers._base.torch import (
 )
 from suite.optimizers._base.torch_observing import Observing
 from suite.optimizers._base.torch_shards import gather_whole, view_local
+from suite.optimizers.vogn import Settings
 from suite.optimizers.vogn.plan import VOGNPlan, check, check_samples
-from suite.optimizers.vogn.settings import Settings
 from suite.optimizers.vogn.torch_flat import draw_normal, group_tensors, join_tensors, split_vector
 from suite.optimizers.vogn.torch_squares import sum_squared_gradients, unfold_tap
 

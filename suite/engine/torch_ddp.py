@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from suite.comm import setup
-from suite.comm.channel import Channel
+from suite.comm.contract import Channel
 from suite.comm.reduce.torch import Reduce
 from suite.comm.settings import CommSettings
 from suite.comm.transport import Ledger

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from suite import load
 from suite.comm import setup
-from suite.comm.channel import Channel, Channels
+from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
-from suite.comm.contract import Schedule, check
+from suite.comm.contract import Channel, Schedule, check
 from suite.comm.projection import cost, network, timeline
 from suite.comm.projection.network import Network, Place
 from suite.comm.projection.timeline import Refresh

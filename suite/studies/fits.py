@@ -15,7 +15,7 @@ import numpy as np
 
 from suite import published
 from suite.comm import setup
-from suite.comm.channel import Channel
+from suite.comm.contract import Channel
 from suite.comm.projection import network
 from suite.comm.projection.fit import least_squares
 from suite.comm.projection.network import Network, Place

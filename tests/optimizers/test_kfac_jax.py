@@ -22,8 +22,7 @@ from small import small
 from suite import load
 from suite.contract import UserError
 from suite.launch.job import make_task
-from suite.optimizers.kfac import reference
-from suite.optimizers.kfac.settings import Settings
+from suite.optimizers.kfac import Settings, reference
 from suite.settings.run import Run
 
 Tree = dict[str, np.ndarray]

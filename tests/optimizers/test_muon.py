@@ -14,11 +14,10 @@ from optax.contrib import muon as muon_of_optax
 from suite.contract import Layer, UserError
 from suite.optimizers.adamw import Settings as AdamWSettings
 from suite.optimizers.adamw import reference as adamw
-from suite.optimizers.muon import reference
+from suite.optimizers.muon import Settings, reference
 from suite.optimizers.muon.jax import muon
 from suite.optimizers.muon.jax import newton_schulz as iterated_in_jax
 from suite.optimizers.muon.plan import MuonPlan
-from suite.optimizers.muon.settings import Settings
 from suite.optimizers.muon.torch import Muon
 from suite.optimizers.muon.torch import newton_schulz as iterated_in_torch
 

@@ -11,7 +11,7 @@ from twins import Tree, draw, noisy
 
 from suite.contract import Layer
 from suite.optimizers.kfac import reference as kfac
-from suite.optimizers.shampoo.settings import Settings
+from suite.optimizers.shampoo import Settings
 
 both = pytest.mark.parametrize("backend", ["torch", "jax"])
 PLAIN = {"nesterov": False, "weight_decay": 0.0}

@@ -15,8 +15,8 @@ from twins import draw
 
 from suite.contract import UserError
 from suite.optimizers._linalg import host as on_host
+from suite.optimizers.shampoo import Settings
 from suite.optimizers.shampoo.plan import ShampooPlan
-from suite.optimizers.shampoo.settings import Settings
 
 both = pytest.mark.parametrize("backend", ["torch", "jax"])
 

@@ -18,10 +18,10 @@ from twins import Tree, draw, noisy
 from suite import engine
 from suite.contract import UserError
 from suite.launch.job import make_task
+from suite.optimizers.shampoo import Settings
 from suite.optimizers.shampoo import jax_blocks as in_jax
 from suite.optimizers.shampoo import torch_blocks as in_torch
 from suite.optimizers.shampoo.plan import ShampooPlan, merge_sides, split_side
-from suite.optimizers.shampoo.settings import Settings
 from suite.optimizers.shampoo.torch import Shampoo
 from suite.settings import configure
 

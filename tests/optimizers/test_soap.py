@@ -16,10 +16,9 @@ from twins import Tree, draw, noisy
 from suite.contract import UserError
 from suite.optimizers.adamw import Settings as AdamWSettings
 from suite.optimizers.adamw import reference as adamw
-from suite.optimizers.soap import reference
+from suite.optimizers.soap import Settings, reference
 from suite.optimizers.soap.jax import refresh_basis as refreshed_in_jax
 from suite.optimizers.soap.plan import SOAPPlan
-from suite.optimizers.soap.settings import Settings
 from suite.optimizers.soap.torch import refresh_basis as refreshed_in_torch
 
 STEPS = 12

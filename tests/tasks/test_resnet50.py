@@ -56,8 +56,8 @@ def test_parameters_of_the_published_network_in_jax() -> None:
 
 
 def test_curvature_covers_the_107_layers_of_the_published_network() -> None:
+    from suite.optimizers.kfac import Settings
     from suite.optimizers.kfac.plan import KFACPlan
-    from suite.optimizers.kfac.settings import Settings
 
     kinds = [layer.kind for layer in PUBLISHED.layers().values()]
     assert [kinds.count(kind) for kind in ("conv2d", "batchnorm", "linear")] == [53, 53, 1]

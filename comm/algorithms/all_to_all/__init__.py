@@ -4,8 +4,7 @@ Values are encoded twice whatever the number of ranks, where a ring would encode
 same bytes, so all ranks hold the same bits afterwards.
 """
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoder, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoder, Handle, Transport, Value
 from suite.comm.exchange import gather_rows, scatter_rows
 from suite.comm.transport import Entry, make_entry
 

@@ -3,8 +3,7 @@
 Values are encoded once, whatever the number of ranks; the bytes grow with it.
 """
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoder, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoder, Handle, Transport, Value
 from suite.comm.transport import Entry, make_entry
 
 SUMMARY = "all-gather of the encoded arrays, sum in rank order"

@@ -3,8 +3,7 @@
 In which order the network adds is its own affair. The sum is taken before the division, so float16 may overflow.
 """
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoder, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoder, Handle, Transport, Value
 from suite.comm.transport import Entry, make_entry
 
 SUMMARY = "the backend's all-reduce"

@@ -4,8 +4,7 @@ Rank r starts with chunk r; after W - 1 hops it holds the sum of chunk r + 1, wh
 grows with the number of hops, which is why this algorithm is here: it is what low-precision reductions over MPI did.
 """
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoder, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoder, Handle, Transport, Value
 from suite.comm.exchange import gather_rows
 from suite.comm.transport import Entry, make_entry
 

@@ -8,15 +8,14 @@ quotients in any case, and then one value in some 60,000 would be rounded anothe
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from suite.comm.codecs._codec import Codec, Draw
-from suite.comm.codecs.int8.settings import Settings
 from suite.contract import UserError
+from suite.declared import Declared, setting
 
-DEFAULTS = Settings()
 SUMMARY = "8-bit integers with a float32 scale for each block"
 CITATION = "Dettmers 2016, arXiv:1511.04561; Alistarh et al. 2017, arXiv:1610.02132 (stochastic rounding)"
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # bits of float32
@@ -24,6 +23,16 @@ TINY = (127 - 90) << 23  # of 2**-90
 LARGEST = 0x7C010200  # of the largest float32 over 127, rounded down to 17 bits of precision
 INVERSE = float(np.float32(1 / 127))
 STEPS = 2.0**16  # of stochastic rounding: a product has some 17 bits behind the point, and integers add up exactly
+
+
+class Settings(Declared):
+    """block: Dettmers 2016 uses one scale for an array; smaller blocks follow its layers' spread."""
+
+    block: int = setting(512, "values that share a scale", at_least=1)
+    rounding: Literal["nearest", "stochastic"] = setting("nearest", "stochastic: without bias")
+
+
+DEFAULTS = Settings()
 
 
 @dataclass(frozen=True)

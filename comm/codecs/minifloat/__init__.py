@@ -9,18 +9,28 @@ words are those of float16, except for overflow. The codec bfloat16 has 8 and 7 
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from suite.comm.codecs._codec import Codec, Draw
-from suite.comm.codecs.minifloat.settings import Settings
 from suite.contract import UserError
+from suite.declared import Declared, setting
 
-DEFAULTS = Settings()
 SUMMARY = "floating-point numbers of 8 or 16 bits with configurable exponent and mantissa"
 CITATION = "IEEE 754-2019, section 3; Micikevicius et al. 2022, arXiv:2209.05433 (8 bits)"
 MAGNITUDE, INFINITY = 0x7FFFFFFF, 0x7F800000  # bits of float32: all except the sign; infinity
+
+
+class Settings(Declared):
+    """1 + 5 + 2 bits: our choice for the 8-bit float of AdaPrec's poster."""
+
+    exponent: int = setting(5, "exponent bits", at_least=2, at_most=7)
+    mantissa: int = setting(2, "mantissa bits; with sign and exponent, 8 or 16 bits in all", at_least=1, at_most=13)
+    scale: Literal["absmax", "none"] = setting("absmax", "absmax: a power of two for each array")
+
+
+DEFAULTS = Settings()
 
 
 @dataclass(frozen=True)

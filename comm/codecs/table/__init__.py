@@ -14,21 +14,32 @@ A value is rounded to the upper of two magnitudes if it is above their middle (r
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from suite.comm.codecs import _bits
 from suite.comm.codecs._codec import Codec, Draw
-from suite.comm.codecs.table.settings import Settings
 from suite.contract import UserError
+from suite.declared import Declared, setting
 
-DEFAULTS = Settings()
 SUMMARY = "a sign and the nearest of 2^(N-1) percentiles of the magnitudes, recomputed for each array"
 CITATION = "Oyama et al., AdaPrec (poster), table-N; our reading"
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # bits of float32
 TINY = (127 - 120) << 23  # of 2**-120
 SIGN = -(2**31)
+
+
+class Settings(Declared):
+    """bits: the largest table of AdaPrec's poster."""
+
+    bits: int = setting(8, "bits of a value, its sign included", at_least=1, at_most=8)
+    percentiles: Literal["sampled", "exact"] = setting(
+        "sampled", "from 1 % of the values but at least 1,024, or from all"
+    )
+
+
+DEFAULTS = Settings()
 
 
 @dataclass(frozen=True)

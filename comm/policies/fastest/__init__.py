@@ -12,13 +12,21 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from suite.comm.policies._policy import Commit, Estimate, Measure, Situation, choose_smallest
-from suite.comm.policies.fastest.settings import Settings
 from suite.contract import UserError
+from suite.declared import Declared, setting
 
-DEFAULTS = Settings()
 SUMMARY = "the fastest exchange for each kind of layer, measured before the first step"
 CITATION = "Oyama et al., AdaPrec (poster)"
 READS = ()  # keys of the configuration that the policy uses beside its options
+
+
+class Settings(Declared):
+    """repeats: our choice."""
+
+    repeats: int = setting(7, "measured exchanges of each candidate; the median is used", at_least=2)
+
+
+DEFAULTS = Settings()
 
 
 def decide(

@@ -16,13 +16,24 @@ from dataclasses import asdict
 from typing import Any
 
 from suite.comm.policies._policy import Commit, Estimate, Predict, Predicted, Situation, choose_smallest
-from suite.comm.policies.projected.settings import Settings
 from suite.contract import UserError
+from suite.declared import Declared, setting
 
-DEFAULTS = Settings()
 SUMMARY = "the fastest exchange for each kind of layer by the cost model, among those exact enough"
 CITATION = "costs: comm/projection/cost.py; codecs pay only on slow networks: Agarwal et al. 2022 (MLSys)"
 READS = ("network",)  # keys of the configuration that the policy uses beside its options
+
+
+class Settings(Declared):
+    """bits: excludes table-1 alone among the presets."""
+
+    bits: float = setting(8, "least bits per value of a candidate", at_least=0)
+    error: float | None = setting(None, "largest relative error that a codec may declare; null: any", at_least=0)
+    by_kind: bool = setting(True, "choose for each kind of layer, or once for all")
+    repeats: int = setting(5, "measurements of each codec; the median counts", at_least=1)
+
+
+DEFAULTS = Settings()
 
 
 def decide(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suite.comm.channel import Channel
+from suite.comm.contract import Channel
 from suite.comm.reduce.torch import Reduce, Tree
 from suite.comm.schedules._base.torch import Schedule
 from suite.comm.schedules._base.torch_background import Background

@@ -1,7 +1,6 @@
 """Every rank exchanges with every other, whatever its host."""
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoders, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoders, Handle, Transport, Value
 from suite.comm.topologies._owners import gather, gather_traffic, to_owners, to_owners_traffic
 from suite.comm.transport import Entry
 

@@ -4,8 +4,7 @@ Less goes on inside a host's memory than with two equal levels, but only one ran
 optimizers' owners exchange does not go by leaders: rows have owners on every rank.
 """
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoders, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoders, Handle, Transport, Value
 from suite.comm.topologies._owners import gather, gather_traffic, to_owners, to_owners_traffic
 from suite.comm.transport import Entry, make_entry
 

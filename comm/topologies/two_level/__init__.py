@@ -5,8 +5,7 @@ hosts each of L ranks moves an L-th of what it would move if hosts were not told
 their own.
 """
 
-from suite.comm.channel import Channel
-from suite.comm.contract import Encoders, Handle, Transport, Value
+from suite.comm.contract import Channel, Encoders, Handle, Transport, Value
 from suite.comm.exchange import gather_rows, scatter_rows
 from suite.comm.transport import Entry, make_entry
 

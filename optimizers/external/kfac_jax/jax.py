@@ -11,8 +11,8 @@ from suite.contract import Layer, Objective, Reduce
 from suite.declared import describe_settings
 from suite.optimizers._base.jax import Optimizer, add_weight_decay, validate_settings
 from suite.optimizers.external.imports import import_library
+from suite.optimizers.external.kfac_jax import Settings
 from suite.optimizers.external.kfac_jax.jax_library import average_curvature, explain_tracing_errors
-from suite.optimizers.external.kfac_jax.settings import Settings
 
 Tree = dict[str, Array]
 State = dict[str, Any]
