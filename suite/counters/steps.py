@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from suite import orphan
+from suite.entries.intake import parse_form
 
 ALWAYS = ("track=none", "save=none", "threads=1", "force=true", "precision=float64")
 DONE = (0, 1)  # exit codes of a run that was recorded; 1: its training diverged
@@ -32,9 +33,9 @@ def main(overrides: Sequence[str]) -> int:
         if done.returncode not in DONE or not (run / "result.json").exists():
             print(done.stdout + done.stderr, file=sys.stderr)
             return done.returncode or 1
-        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    steps = {target["label"]: target["step"] if target["reached"] else "missed" for target in result["targets"]}
-    print(json.dumps({"steps": steps, "ended": result["outcome"]["kind"]}))
+        result = parse_form((run / "result.json").read_text(encoding="utf-8"))
+    steps = {target.label: target.step if target.reached else "missed" for target in result.targets}
+    print(json.dumps({"steps": steps, "ended": result.outcome.kind}))
     return 0
 
 

@@ -5,7 +5,6 @@ own. Tuned recipes are written to conf/recipe, results to results/runs.
 """
 
 import argparse
-import json
 import os
 import shlex
 import subprocess
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from suite import orphan, output, signals
+from suite.entries.intake import parse_form
 from suite.load import from_yaml
+from suite.record.facts import Spec
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "results" / "runs"
@@ -119,9 +120,9 @@ def committed(paths: Iterable[Path], trials: int) -> dict[Key, list[Mapping[str,
     """
     made: dict[Key, list[Mapping[str, Any]]] = {}
     for path in paths:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if result["tuning"]["trials"] >= trials and result["spec"]["optimizer"]:
-            made.setdefault(_key(result), []).append(result["spec"]["config"]["optimizer"])
+        result = parse_form(path.read_text(encoding="utf-8"))
+        if result.tuning.trials >= trials and result.spec.optimizer:
+            made.setdefault(_key(result.spec), []).append(result.spec.config["optimizer"])
     return made
 
 
@@ -144,10 +145,10 @@ def missing(
     return [(backend, seed) for seed in cell.seeds for backend in backends if absent(backend, seed)]
 
 
-def _key(result: Mapping[str, Any]) -> Key:
-    spec = result["spec"]
-    data = spec["config"]["task"].get("data", "")
-    return spec["task"], data, spec["optimizer"], spec["comm"], spec["world"], spec["backend"], spec["seed"]
+def _key(spec: Spec) -> Key:
+    assert spec.optimizer and spec.comm and spec.world and spec.backend, "a baseline has no key"
+    data = spec.config["task"].get("data", "")
+    return spec.task, data, spec.optimizer, spec.comm, spec.world, spec.backend, spec.seed
 
 
 def tune(cell: Cell) -> bool:
@@ -162,8 +163,8 @@ def run(cell: Cell, backend: str, seed: int) -> None:
     if code not in (0, 1):
         return
     for path in sorted((ROOT / "runs" / cell.task).glob("*/result.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if _key(result) == cell.key(backend, seed) and result["tuning"]["trials"] >= cell.trials:
+        result = parse_form(path.read_text(encoding="utf-8"))
+        if _key(result.spec) == cell.key(backend, seed) and result.tuning.trials >= cell.trials:
             (RUNS / cell.task).mkdir(parents=True, exist_ok=True)
             digits = path.parent.name.partition(".")[0]
             mode = f"-{cell.mode}" if cell.mode != "float32" else ""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import conftest
 import pytest
 import yaml
 
@@ -32,9 +33,12 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> grid.Cell:
 def result(
     seed: int = 3, *, lr: float = 0.25, trials: int = 8, comm: str = "float32", world: int = 1
 ) -> dict[str, Any]:
-    config = {"task": {"data": "shapes"}, "optimizer": {"lr": lr, "momentum": 0.9}}
-    spec = {"task": "cifar10", "optimizer": "sgd", "comm": comm, "world": world, "backend": "torch", "seed": seed}
-    return {"spec": spec | {"config": config}, "tuning": {"trials": trials}}
+    committed = conftest.TESTS.parent / "results" / "runs" / "cifar10"
+    content = json.loads(next(committed.glob("shapes-sgd-torch-*.json")).read_text())
+    content["spec"] |= {"comm": comm, "world": world, "seed": seed}
+    content["spec"]["config"]["optimizer"] |= {"lr": lr}
+    content["tuning"]["trials"] = trials
+    return content
 
 
 def write(folder: Path, *results: dict[str, Any]) -> list[Path]:
