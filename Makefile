@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # the files in which tests are marked; the others are not even read
 QUICK = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.quick' tests)
 
-.PHONY: setup run quick test test-all mutants testbed bench bench-gpu steps rivals outside lint docs matrix grid
+.PHONY: setup run map quick test test-all mutants testbed bench bench-gpu steps rivals outside lint docs matrix grid
 setup: $(VENV)/.made
 
 $(VENV)/.made: pyproject.toml constraints.txt
@@ -38,6 +38,10 @@ test: setup lint
 # each benchmark too, for one round, in which no speed is judged
 test-all: setup lint
 	BENCH_ONCE=1 $(BIN)/python -m pytest tests --benchmark-disable --numprocesses 2 --dist loadgroup $(ARGS)
+
+# the rooms of the source: files, lines, who imports whom, and what a member consists of
+map: setup
+	$(BIN)/python tests/rooms.py
 
 # which tests notice each deliberate bug in tests/mutants/*.yaml: hours; interrupt and repeat it as you like
 mutants: setup

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, Protocol
 
-from suite import load
 from suite.comm.channel import REST, Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.contract import IN_FRAMEWORK_FILES, Algorithm, Channel, Member, Policy, Schedule, Topology, check
@@ -212,7 +211,7 @@ def _schedule(part: Part, backend: str | None) -> ModuleType:
     check(module, Schedule, common, later=("projected",))  # only `suite plan` needs it
     if backend is None:
         return common
-    half, name = load.load_half(module, backend), IN_SCHEDULES[backend]
+    half, name = part.implementation(backend), IN_SCHEDULES[backend]
     if name not in vars(half):
         hint = "suite.comm.contract.Schedule says what it is"
         raise UserError(f"schedule {module}: {backend}.py has no {name}; add it ({hint})")
@@ -225,7 +224,7 @@ def _member(part: Part, protocol: type, backend: str | None) -> Any:
     if backend is None:
         check(module, protocol, common, later=IN_FRAMEWORK_FILES)
         return common
-    member = load.load_implementation(module, backend)
+    member = part.implementation(backend)
     check(module, protocol, common, member)
     return member
 

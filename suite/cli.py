@@ -171,11 +171,11 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", directory: Path | 
     Raises:
         UserError: if the only run is rejected.
     """
-    from suite import load
+    from suite.launch import local
     from suite.settings.run import Run
 
     first = runs[0]
-    launch = load.load_member(first.launch.module if isinstance(first, Run) else "suite.launch.local").launch
+    launch = first.launch.member.launch if isinstance(first, Run) else local.launch
     typed = [add_directory(overrides, directory) for overrides in commands]
     codes: list[int] = []
     launched: list[tuple[list[str], Path | None]] = []

@@ -12,7 +12,15 @@ from pydantic import ConfigDict, SerializerFunctionWrapHandler, create_model, mo
 
 from suite.contract import Task, UserError
 from suite.declared import MEASUREMENT, NOTHING, PROBLEM, TIME, Declared, setting
-from suite.load import check_names, find_settings, is_here, load_half, load_member, package_folder
+from suite.load import (
+    check_names,
+    find_settings,
+    is_here,
+    load_half,
+    load_implementation,
+    load_member,
+    package_folder,
+)
 
 
 class Options(Declared):
@@ -50,6 +58,14 @@ class Part(Options):
             UserError: the member does not exist.
         """
         return load_member(self.module)
+
+    def implementation(self, backend: str) -> ModuleType:
+        """Return the member's file for one backend, or the member itself if it has one text for all backends.
+
+        Raises:
+            UserError: the member does not exist, or has a file for another backend only.
+        """
+        return load_implementation(self.module, backend)
 
     def build(self, backend: str | None = None, /, *positional: Any, **named: Any) -> Any:
         """Make the member: call `make` of its file for a backend, or of its `__init__.py`, with the options.

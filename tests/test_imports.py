@@ -1,20 +1,31 @@
 """Who may import whom, read from the syntax trees; and start-up with one framework only."""
 
 import ast
-import functools
 import re
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import conftest
 import pytest
 from light import loaded
+from rooms import (
+    GROUND,
+    GROUPS,
+    ROOMS,
+    ROOT,
+    count_lines,
+    find_circle,
+    find_loading,
+    find_room,
+    list_arrows,
+    list_sources,
+    name_module,
+    read_imports,
+)
 
 from suite import load
 
-ROOT = conftest.TESTS.parent
 FRAMEWORKS = {"torch": {"torch"}, "jax": {"jax", "jaxlib", "optax"}}
 HEAVY = {
     "mlflow",
@@ -29,10 +40,6 @@ HEAVY = {
     "PIL",
     "safetensors",
 }
-MEMBERS = {"tasks": "suite.tasks", "optimizers": "suite.optimizers", "comm": "suite.comm"}
-# files below all rooms
-GROUND = ("contract", "stream", "load", "disk", "declared", "nodes", "svg", "messages", "differences", "orphan")
-GROUND += ("output", "signals")
 OPEN_TO_MEMBERS = (
     "suite.contract",
     "suite.declared",
@@ -43,50 +50,17 @@ OPEN_TO_MEMBERS = (
     "suite.stream",
     "suite.svg",
 )
-# rooms from the lowest to the highest: each may import those before it
-ROOMS = ("comm", "optimizers", "tasks", "settings", "record", "statistics", "published", "entries")
-ROOMS += ("claims", "board", "regress", "projection", "engine", "training", "track", "launch", "tuning")
-ROOMS += ("counters", "verbs", "studies", "cli", "__main__")
-
-
-def modules() -> list[Path]:
-    return [path for group in ("suite", *MEMBERS) for path in sorted((ROOT / group).rglob("*.py"))]
-
-
-@functools.cache
-def imports(path: Path, *, types: bool = True) -> tuple[set[str], set[str]]:
-    """Absolute names a file imports, and those that it imports outside functions; `from a import b` counts as a.b."""
-    every: set[str] = set()
-    eager: set[str] = set()
-
-    def visit(node: ast.AST, deferred: bool) -> None:
-        if not types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            return
-        found: set[str] = set()
-        if isinstance(node, ast.Import):
-            found = {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found = {f"{node.module}.{alias.name}" for alias in node.names}
-        every.update(found)
-        eager.update(set() if deferred else found)
-        if not isinstance(node, ast.expr):  # which holds no import
-            for child in ast.iter_child_nodes(node):
-                visit(child, deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-    visit(ast.parse(path.read_text()), deferred=False)
-    return every, eager
 
 
 @pytest.mark.quick
 def test_each_file_keeps_to_its_room() -> None:
-    faults = [f"{path.relative_to(ROOT)}: {'; '.join(found)}" for path in modules() if (found := _faults(path))]
+    faults = [f"{path.relative_to(ROOT)}: {'; '.join(found)}" for path in list_sources() if (found := _faults(path))]
     assert not faults, "\n".join(faults)
 
 
 def _faults(path: Path) -> list[str]:
     """List what a file may not import, but does."""
-    every, eager = imports(path)
+    every, eager = read_imports(path)
     roots = {name.partition(".")[0] for name in every}
     own = _backend(path)
     forbidden = set().union(*(names for backend, names in FRAMEWORKS.items() if backend != own))
@@ -98,11 +72,11 @@ def _faults(path: Path) -> list[str]:
         early = {name.partition(".")[0] for name in eager} & (HEAVY - {"rich"})
         found += [f"{name}: import it where it is used" for name in early]
     if path.parent == ROOT / "suite" / "contract":
-        at_run_time = {name.partition(".")[0] for name in imports(path, types=False)[0]}
+        at_run_time = {name.partition(".")[0] for name in read_imports(path, types=False)[0]}
         found += [
             f"{name}: no part of the standard library" for name in at_run_time - {*sys.stdlib_module_names, "suite"}
         ]
-    return found + (_member(path, group, every) if group in MEMBERS else [])
+    return found + (_member(path, group, every) if group in GROUPS else [])
 
 
 def _backend(path: Path) -> str | None:
@@ -111,7 +85,7 @@ def _backend(path: Path) -> str | None:
 
 
 def _member(path: Path, group: str, names: set[str]) -> list[str]:
-    package, found = MEMBERS[group], []
+    package, found = GROUPS[group], []
     for name in (name for name in names if name.startswith("suite") and not name.startswith(OPEN_TO_MEMBERS)):
         if not name.startswith(package):
             found.append(f"{name}: a member imports only its group and {', '.join(OPEN_TO_MEMBERS)}")
@@ -127,73 +101,60 @@ def _member(path: Path, group: str, names: set[str]) -> list[str]:
 def test_rooms_import_only_rooms_below_them() -> None:
     """So there is no circle between rooms, and a change is felt only above it."""
     upward = []
-    for path in modules():
-        here = _room("suite." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("suite."))
-        for name in imports(path)[0]:
-            there = _room(name)
-            if name.startswith("suite.") and there and there != here:
-                if here and ROOMS.index(there) < ROOMS.index(here):
-                    continue
+    parts = {name_module(path).split(".")[1] for path in list_sources() if path != ROOT / "suite" / "__init__.py"}
+    assert parts == {*ROOMS, *GROUND}
+    for path in list_sources():
+        here = find_room(name_module(path))
+        for name in read_imports(path)[0]:
+            there = find_room(name)
+            if there and there != here and (here is None or ROOMS.index(there) > ROOMS.index(here)):
                 upward.append(f"{path.relative_to(ROOT)} in {here} imports {name}")
     assert not upward
 
 
 def test_no_circles() -> None:
     """Neither files nor folders import each other in a circle, not even for type checkers."""
-    files = {_name(path): path for path in modules()}
-    arrows = {name: _files_of(imports(path)[0], files) - {name} for name, path in files.items()}
-    assert _circle(arrows) is None
+    arrows = list_arrows()
+    assert find_circle(arrows) is None
+    packages = {name_module(path) for path in list_sources() if path.name == "__init__.py"}
+
+    def folder(name: str) -> str:
+        return name if name in packages else name.rpartition(".")[0]
+
     folders: dict[str, set[str]] = {}
     for name, others in arrows.items():
-        here = _folder(name, files)
-        folders.setdefault(here, set()).update(_folder(other, files) for other in others)
-    inside = {here: {there for there in folders[here] if not _nested(here, there)} for here in folders}
-    assert _circle(inside) is None
+        folders.setdefault(folder(name), set()).update(map(folder, others))
+    # a folder and its parts are one room
+    inside = {
+        here: {there for there in others if not _nested(here, there) and not _nested(there, here)}
+        for here, others in folders.items()
+    }
+    assert find_circle(inside) is None
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}), "a circle is found"
+
+
+def _nested(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.")
+
+
+def test_parts_build_their_members() -> None:
+    assert not list(find_loading())
+
+
+def test_the_house_does_not_grow() -> None:
+    """A first-order optimizer is a rule, a line for each framework and a reference (`make map`)."""
+    assert len(list_sources()) <= 660
+    assert (
+        sum(lines for name, lines in count_lines(ROOT / "optimizers" / "lamb").items() if name != "reference.py") < 100
+    )
 
 
 def test_no_package_defines_the_name_of_one_of_its_files() -> None:
     """Importing the file would replace the function of the package."""
-    for path in (path for path in modules() if path.name == "__init__.py"):
+    for path in (path for path in list_sources() if path.name == "__init__.py"):
         defined = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
         files = {file.stem for file in path.parent.iterdir()}
         assert not defined & files, path
-
-
-def _name(path: Path) -> str:
-    """Return the dotted name under which a file is imported."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join([part for part in ("suite", *parts[parts[0] == "suite" :]) if part != "__init__"])
-
-
-def _files_of(names: set[str], files: dict[str, Path]) -> set[str]:
-    """Return the files that hold imported names: `a.b.c` is the file a.b.c, or c of the file a.b."""
-    return {name if name in files else name.rpartition(".")[0] for name in names} & files.keys()
-
-
-def _folder(name: str, files: dict[str, Path]) -> str:
-    return name if files[name].name == "__init__.py" else name.rpartition(".")[0]
-
-
-def _nested(one: str, other: str) -> bool:
-    """Return whether one folder is the other or is inside it: a folder and its parts are one room."""
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
-
-
-def _circle(arrows: dict[str, set[str]]) -> list[str] | None:
-    """Return the names of a circle, in order; None if there is none."""
-    try:
-        TopologicalSorter(arrows).prepare()
-    except CycleError as error:
-        return error.args[1]
-    return None
-
-
-def _room(name: str) -> str | None:
-    """Return the room of a dotted name below `suite`; None for the ground floor."""
-    part = name.split(".")[1] if "." in name else ""
-    if part in GROUND or name.startswith(("suite.__version__", "suite.__init__")) or name == "suite":
-        return None
-    return part if part in ROOMS else None
 
 
 def test_frameworks_stay_unloaded_where_they_are_not_needed() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from suite import load
 from suite.contract import OffersPublic, PublicData, UserError
 from suite.launch import download
+from suite.nodes import Part
 from suite.settings import configure
 from suite.settings.overrides import render_command
 from suite.settings.run import AnyRun
@@ -49,7 +49,7 @@ def fetch_data(
         UserError: if the task has no such data, a folder or server is given for several sets, or a download fails.
     """
     node = configure.compose_nodes([f"task={task}"], directory)["task"]
-    public = list_public(load.load_member(node["module"]))
+    public = list_public(Part(module=node["module"]).member)
     names = [word.removeprefix("task.data=") for word in overrides] or list(public)
     if not names or not public.keys() >= set(names):
         choices = f"set task.data={'|'.join(public)}" if public else "none of its data is public"

@@ -20,6 +20,7 @@ from suite.comm.projection.timeline import Refresh
 from suite.comm.reduce import traffic
 from suite.comm.transport import Entry, Ledger
 from suite.contract import Task, UserError
+from suite.nodes import Part
 from suite.optimizers._plan import Exchange
 from suite.settings.run import Run
 
@@ -220,9 +221,10 @@ def _schedules(chosen: str) -> dict[str, Callable[[timeline.Step], float]]:
         UserError: for a schedule without a function `projected`.
     """
     modules = [*(f"{load.GROUPS['schedules']}.{name}" for name in load.find_members("schedules")), chosen]
-    for module in modules:
-        check(module, Schedule, load.load_member(module))
-    return {module.rpartition(".")[2]: load.load_member(module).projected for module in modules}
+    members = {module: Part(module=module).member for module in modules}
+    for module, member in members.items():
+        check(module, Schedule, member)
+    return {module.rpartition(".")[2]: member.projected for module, member in members.items()}
 
 
 def _shares(buckets: Sequence[Sent]) -> list[float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from suite import disk, load
 from suite.contract import CountsRecurring, Data, Task, UserError
 from suite.launch import public
+from suite.nodes import Part
 from suite.record import record
 from suite.settings import configure
 from suite.settings.overrides import key_of, quote_text, render_command
@@ -175,7 +176,7 @@ def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[s
     if not folder.exists():
         raise UserError(f"{folder}: no such directory")
     disk.make_folder(target)
-    load.load_member(node["module"]).prepare(folder, target, **options)
+    Part(module=node["module"]).member.prepare(folder, target, **options)
 
 
 def _configs(task: str, folder: Path | None, overrides: Sequence[str], directory: Path | None) -> dict[str, AnyRun]:

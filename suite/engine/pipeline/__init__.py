@@ -1,6 +1,6 @@
 """Engines that train a model as a pipeline of stages (`partition=auto`), and what such a run cannot use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from suite import engine, load
 from suite.comm.partition.device import ONE_HOST, Device
@@ -68,9 +68,10 @@ def _faults(run: Run, task: Task) -> Iterator[str]:
         yield "torch cannot export products of blocks; set task.sparse.execution=dense, or backend=jax"
     if any(spec.placement == "rows" for spec in task.shapes().values()):
         yield "a table placed by rows cannot be cut; set task.placement=replicated"
-    missing = _find_missing(optimizer.module)
+    missing = _find_missing(optimizer.needs)
     if missing:
-        members = [name for name in load.find_members("optimizers") if not _find_missing(f"suite.optimizers.{name}")]
+        needs = {name: load.read_constants(f"suite.optimizers.{name}") for name in load.find_members("optimizers")}
+        members = [name for name, constants in needs.items() if not _find_missing(constants["NEEDS"])]
         yield (
             f"optimizer={optimizer.name} needs {', '.join(missing)}, which a stage does not offer; "
             f"set optimizer= to one of {', '.join(members)}"
@@ -81,9 +82,9 @@ def _multiplies_blocks(run: Run) -> bool:
     return run.task.plain().get("sparse", {}).get("execution") in ("auto", "blocks")
 
 
-def _find_missing(module: str) -> list[str]:
+def _find_missing(needs: Iterable[str]) -> list[str]:
     """Return what an optimizer needs and a stage does not offer."""
-    return [need for need in load.load_member(module).NEEDS if need not in OFFERED]
+    return [need for need in needs if need not in OFFERED]
 
 
 def partition_of(run: Run) -> PartitionSettings:
