@@ -3,14 +3,15 @@
 The colours are those of the leaderboard's site; they follow the reader's light or dark theme.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
 from suite import svg
-from suite.comm.partition import shapes
 from suite.comm.partition.plan import Plan, Stage, format_size
 from suite.comm.partition.timeline import Run, simulate_step
+from suite.svg import format_coordinate, place_at
 
 WIDTH, MARGIN = 960, 16
 COLUMNS, GAP, TALL = 4, 56, 104  # boxes in a row, room for an arrow before each of them, height of a box
@@ -67,13 +68,13 @@ def draw_plan(plan: Plan) -> str:
 
 def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[str]:
     """Return the box of a stage, with an arrow that brings what it receives."""
-    parts = [shapes.draw_box(x, y, BOX, TALL, "stage")]
+    parts = [draw_box(x, y, BOX, TALL, "stage")]
     if number:
         parts.append(svg.draw_text(x - GAP / 2, y + TALL / 2 - 8, format_size(stage.received), "tick", "middle"))
-        parts.append(shapes.draw_arrow(x - GAP + 4, x - 4, y + TALL / 2))
+        parts.append(draw_arrow(x - GAP + 4, x - 4, y + TALL / 2))
     devices = stage.replicas * plan.pipelines
-    lines = [shapes.shorten_text(stage.first, LETTERS)]
-    lines += [f"to {shapes.shorten_text(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
+    lines = [shorten_text(stage.first, LETTERS)]
+    lines += [f"to {shorten_text(stage.last, LETTERS - 3)}"] if stage.last != stage.first else []
     parts.append(svg.draw_text(x + 8, y + 18, f"stage {number} · {devices} device{'s' if devices > 1 else ''}", "name"))
     parts += [svg.draw_text(x + 8, y + 35 + 14 * index, line, "tick") for index, line in enumerate(lines)]
     parts.append(svg.draw_text(x + 8, y + 68, f"parameters {format_size(stage.parameters)}"))
@@ -81,8 +82,8 @@ def _stage(plan: Plan, stage: Stage, number: int, x: float, y: float) -> list[st
     if plan.limit:
         share = min(stage.memory / plan.limit, 1.0)
         parts.append(svg.draw_text(x + BOX - 8, y + 84, format_size(plan.limit), "limit", "end"))
-        parts.append(shapes.draw_box(x + 8, y + 90, BOX - 16, 7, "room"))
-        parts.append(shapes.draw_box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
+        parts.append(draw_box(x + 8, y + 90, BOX - 16, 7, "room"))
+        parts.append(draw_box(x + 8, y + 90, (BOX - 16) * share, 7, "used"))
     return parts
 
 
@@ -93,7 +94,7 @@ def _timeline(plan: Plan, top: float) -> list[str]:
     scale = (right - left) / plan.seconds if plan.seconds else 0.0
     bottom = top + ROW * len(plan.stages)
     parts = []
-    for tick in shapes.list_ticks(1e3 * plan.seconds):
+    for tick in list_ticks(1e3 * plan.seconds):
         x = left + tick / 1e3 * scale
         parts.append(svg.draw_line(x, top - 4, x, bottom, "grid"))
         parts.append(svg.draw_text(x, bottom + 14, f"{tick:g}", "tick", "middle"))
@@ -102,13 +103,13 @@ def _timeline(plan: Plan, top: float) -> list[str]:
         y = top + ROW * number
         parts += [
             svg.draw_text(MARGIN, y + 14, f"stage {number}", "tick"),
-            shapes.draw_bars([(left, right)], y, BAR, "track"),
+            draw_bars([(left, right)], y, BAR, "track"),
         ]
         spans = _spans(stage, [run for run in times.runs if (run.stage, run.replica) == (number, 0)])
         parts += _row([span.placed(left, scale) for span in spans], y)
     x = float(left)
     for kind, words in KINDS.items():
-        parts.append(shapes.draw_box(x, bottom + 26, 12, 12, kind))
+        parts.append(draw_box(x, bottom + 26, 12, 12, kind))
         parts.append(svg.draw_text(x + 18, bottom + 36, words, "tick"))
         x += 34 + 6.5 * len(words)
     parts += [
@@ -148,9 +149,40 @@ def _spans(stage: Stage, runs: Sequence[Run]) -> list[Span]:
 
 def _row(spans: Sequence[Span], y: float) -> list[str]:
     """Return the bars of one device, whose spans are coordinates, with numbers where there is room."""
-    parts = [
-        shapes.draw_bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind)
-        for kind in KINDS
-    ]
+    parts = [draw_bars([(span.start, span.end) for span in spans if span.kind == kind], y, BAR, kind) for kind in KINDS]
     wide = [span for span in spans if span.label and span.end - span.start >= DIGITS * len(span.label)]
     return parts + [svg.draw_text((span.start + span.end) / 2, y + 13, span.label, "number", "middle") for span in wide]
+
+
+def draw_box(x: float, y: float, width: float, height: float, style: str) -> str:
+    """A rectangle with rounded corners."""
+    return f'<rect class="{style}" {place_at(x=x, y=y, width=width, height=height)} rx="4"/>'
+
+
+def draw_bars(spans: Iterable[tuple[float, float]], y: float, height: float, style: str) -> str:
+    """Rectangles of one height side by side, each from one x to another; empty text without spans."""
+    down, pieces = format_coordinate(height), []
+    for start, end in spans:
+        wide = format_coordinate(max(end - start, 0.1))
+        pieces.append(f"M{format_coordinate(start)} {format_coordinate(y)}h{wide}v{down}h-{wide}z")
+    return f'<path class="{style}" d="{"".join(pieces)}"/>' if pieces else ""
+
+
+def draw_arrow(x1: float, x2: float, y: float) -> str:
+    """An arrow to the right."""
+    start, end, height = format_coordinate(x1), format_coordinate(x2), format_coordinate(y)
+    return f'<path class="arrow" d="M{start} {height}H{end}m-6 -4l6 4l-6 4"/>'
+
+
+def shorten_text(content: str, most: int) -> str:
+    """Return the end of a text of limited length; the start of a layer's path says least."""
+    return content if len(content) <= most else "…" + content[len(content) - most + 1 :]
+
+
+def list_ticks(high: float, most: int = 8) -> list[float]:
+    """Round values from 0 to `high`: at most `most` + 1."""
+    if high <= 0:
+        return [0.0]
+    power = 10.0 ** math.floor(math.log10(high / most))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * most >= high * (1 - 1e-9))
+    return [index * step for index in range(math.floor(high / step + 1e-9) + 1)]

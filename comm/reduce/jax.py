@@ -13,7 +13,6 @@ from suite.comm.channel import Channels
 from suite.comm.codecs._codec import Codec
 from suite.comm.contract import Channel
 from suite.comm.encoder.jax import Encoder
-from suite.comm.layout import jax as layout
 from suite.comm.layout import list_slots, locate_parts
 from suite.comm.reduce import as_mean
 from suite.comm.transport.jax import Transport
@@ -106,7 +105,7 @@ class Reduce:
         if self.world == 1:
             return stack
         if symmetric and self.channels.symmetric:
-            return layout.unpack_triangles(self.to_owners(name, layout.pack_triangles(stack), owners))
+            return unpack_triangles(self.to_owners(name, pack_triangles(stack), owners))
         channel = self.channels.factors
         if as_mean(owners, self.world):
             mean = channel.topology.mean(name, stack.reshape(-1), **self._parts(channel))
@@ -121,7 +120,7 @@ class Reduce:
         if self.world == 1:
             return slices
         if symmetric and self.channels.symmetric and not exact:
-            return layout.unpack_triangles(self.gather(name, layout.pack_triangles(slices), owners))
+            return unpack_triangles(self.gather(name, pack_triangles(slices), owners))
         channel, own = self.channels.factors, self._own(owners)
         if exact:
             gathered = self.transport.all_gather(name, slices)
@@ -165,3 +164,18 @@ def _ordered(stack: Array, rows: np.ndarray) -> Array:
     if len(rows) <= len(stack) and np.array_equal(rows, np.arange(len(rows))):
         return stack[: len(rows)]
     return stack.at[np.where(rows < 0, len(stack), rows)].get(mode="fill", fill_value=0)
+
+
+def pack_triangles(stack: Array) -> Array:
+    """Symmetric matrices (m, n, n) to their lower triangles (m, n (n + 1) / 2)."""
+    row, column = np.tril_indices(stack.shape[1])
+    return stack[:, row, column]
+
+
+def unpack_triangles(rows: Array) -> Array:
+    """Lower triangles (m, n (n + 1) / 2) to the symmetric matrices (m, n, n)."""
+    n = int((2 * rows.shape[1]) ** 0.5)
+    row, column = np.tril_indices(n)
+    back = np.empty((n, n), np.int32)
+    back[row, column] = back[column, row] = np.arange(len(row))
+    return rows[:, back]

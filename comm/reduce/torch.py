@@ -1,5 +1,6 @@
 """Reductions over ranks in torch."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ from suite.comm.codecs._codec import Codec
 from suite.comm.contract import Channel
 from suite.comm.encoder.torch import Encoder
 from suite.comm.layout import list_slots, locate_parts
-from suite.comm.layout import torch as layout
 from suite.comm.reduce import as_mean
 from suite.comm.transport.torch import Transport
 
@@ -102,7 +102,7 @@ class Reduce:
         if self.world == 1:
             return stack
         if symmetric and self.channels.symmetric:
-            return layout.unpack_triangles(self.to_owners(name, layout.pack_triangles(stack), owners))
+            return unpack_triangles(self.to_owners(name, pack_triangles(stack), owners))
         channel = self.channels.factors
         if as_mean(owners, self.world):
             mean = channel.topology.mean(name, stack.reshape(-1).clone(), **self._parts(channel))
@@ -117,7 +117,7 @@ class Reduce:
         if self.world == 1:
             return slices
         if symmetric and self.channels.symmetric and not exact:
-            return layout.unpack_triangles(self.gather(name, layout.pack_triangles(slices), owners))
+            return unpack_triangles(self.gather(name, pack_triangles(slices), owners))
         channel = self.channels.factors
         own = [row for row, owner in enumerate(owners) if owner == self.transport.rank]
         if exact:
@@ -170,3 +170,24 @@ def _flat(values: Tree) -> Tensor:
 def _cut(flat: Tensor, like: Tree) -> Tree:
     parts = flat.split([value.numel() for value in like.values()])
     return {name: part.view(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+
+
+@functools.lru_cache(maxsize=256)
+def _places(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return each packed number's index in the flat matrix, and each element's index in the packed array."""
+    row, column = torch.tril_indices(n, n, device=device)
+    number = torch.arange(len(row), device=device)
+    back = torch.empty(n, n, dtype=torch.int64, device=device)
+    back[row, column] = back[column, row] = number
+    return row * n + column, back.flatten()
+
+
+def pack_triangles(stack: Tensor) -> Tensor:
+    """Symmetric matrices (m, n, n) to their lower triangles (m, n (n + 1) / 2)."""
+    return stack.flatten(1)[:, _places(stack.shape[1], stack.device)[0]]
+
+
+def unpack_triangles(rows: Tensor) -> Tensor:
+    """Lower triangles (m, n (n + 1) / 2) to the symmetric matrices (m, n, n)."""
+    n = int((2 * rows.shape[1]) ** 0.5)
+    return rows[:, _places(n, rows.device)[1]].unflatten(1, (n, n))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from suite.comm.layout import jax as in_jax
 from suite.comm.layout import list_slots, locate_parts
-from suite.comm.layout import torch as in_torch
+from suite.comm.reduce import jax as in_jax
+from suite.comm.reduce import torch as in_torch
 
 pytestmark = pytest.mark.quick
 

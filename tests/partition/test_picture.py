@@ -12,7 +12,7 @@ import browser
 import conftest
 import pytest
 
-from suite.comm.partition import shapes
+from suite.comm.partition import picture
 from suite.comm.partition.picture import draw_plan
 from suite.comm.partition.plan import Plan, Stage
 from suite.comm.partition.timeline import simulate_step
@@ -104,15 +104,15 @@ def test_memory_is_drawn_as_a_share_of_the_limit() -> None:
 
 
 def test_labels_are_shortened_at_their_start() -> None:
-    assert shapes.shorten_text("model.encoder.11", 8) == "…oder.11"
-    assert shapes.shorten_text("model", 8) == "model"
+    assert picture.shorten_text("model.encoder.11", 8) == "…oder.11"
+    assert picture.shorten_text("model", 8) == "model"
 
 
 def test_ticks_are_round_and_few() -> None:
-    assert shapes.list_ticks(1000.0) == [0, 200, 400, 600, 800, 1000]
-    assert shapes.list_ticks(0.0) == [0.0]
+    assert picture.list_ticks(1000.0) == [0, 200, 400, 600, 800, 1000]
+    assert picture.list_ticks(0.0) == [0.0]
     for high in (1e-4, 0.37, 9.99, 123.0, 8e5):
-        assert 3 <= len(shapes.list_ticks(high)) <= 9 and shapes.list_ticks(high)[-1] <= high * (1 + 1e-9)
+        assert 3 <= len(picture.list_ticks(high)) <= 9 and picture.list_ticks(high)[-1] <= high * (1 + 1e-9)
 
 
 @pytest.mark.skipif(browser.executable() is None, reason="needs Chromium: apt-get install chromium")
