@@ -22,8 +22,8 @@ def test_a_step_with_programs_before_it_copies_no_matrix_of_the_optimizers_state
     made = engine(config(optimizer, "jax"))
     advance(made, range(8))
     kinds = {name[0] for name in made.programs.compiled}
-    assert kinds >= {"programs", "both"} and not kinds & {"gradient", "update"}
+    assert kinds >= {"programs", "step"} and not kinds & {"gradient", "update"}
     for name, (program, _) in made.programs.compiled.items():
-        if name[0] == "both":
+        if name[0] == "step":
             copied = set(re.findall(r" copy\(%(run__opt\w+)", program.as_text()))
             assert all("steps" in leaf for leaf in copied), (name, copied)

@@ -66,3 +66,11 @@ def test_the_types_and_the_schema_refuse_the_same(sample: Path, path: str, value
     assert validator.is_valid(content) and not find_faults(content)
     assert not validator.is_valid(changed)
     assert bool(find_faults(changed)) == (value != "interrupted"), "an unfinished run has a result in memory"
+
+
+def test_a_fault_is_one_sentence() -> None:
+    content = json.loads(SAMPLE.read_text())
+    content["outcome"]["kind"] = "won"
+    assert find_faults(content) == [
+        "outcome.kind: Input should be 'reached', 'exhausted', 'diverged', 'failed' or 'interrupted'"
+    ]

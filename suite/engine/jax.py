@@ -136,14 +136,13 @@ class Engine:
         for phase in {self.plan.phase(step) for step in range(1000)}:
 
             def body(*arguments: Any, phase: Any = phase) -> Tree:
-                run, _ = self.maths.body(*arguments, transport=self.transport(), half="both", phase=phase)
+                run, _ = self.maths.step(*arguments, transport=self.transport(), phase=phase)
                 return run["comm"]["owned"]
 
-            specs = (state, {}, P(AXIS), P(), P())
+            specs = (state, P(AXIS), P(), P())
             mapped = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
-            arguments = abstract[0], {}, *abstract[1:]
-            trace = functools.partial(jax.eval_shape, mapped, *arguments)
-            slots |= find_or_make(trace, self.maths.body, arguments, phase, self.transport, self.mesh.devices)
+            trace = functools.partial(jax.eval_shape, mapped, *abstract)
+            slots |= find_or_make(trace, self.maths.step, abstract, phase, self.transport, self.mesh.devices)
         zeros = {"owned": {name: jnp.zeros(slot.shape, slot.dtype) for name, slot in slots.items()}}
         self.run["comm"] = self.layout.place({"comm": zeros})["comm"]
 
@@ -180,7 +179,6 @@ class Engine:
         phase, state = self.plan.phase(step), self.layout.state_spec(run)
         between = {"grads": P(), "next": {"buffers": P(), "owned": P(AXIS)}}
         rest, rest_specs = (batch, key, hyper), (P(AXIS), P(), P())
-        body = functools.partial(self.maths.body, phase=phase)
         names, spec = self._order(step, hyper), self.layout.spec(run["opt"])
         stages: dict[Any, Any] = {}
         for name in names:
@@ -188,12 +186,12 @@ class Engine:
                 refresh = functools.partial(self.maths.refresh, names=name[1])
                 stages[name] = (refresh, (run["opt"],), (spec,), spec)
         if not self.split:
-            whole = functools.partial(body, half="both")
-            return stages | {names[-1]: (whole, (run, {}, *rest), (state, {}, *rest_specs), (state, {"loss": P()}))}
+            whole = functools.partial(self.maths.step, phase=phase)
+            return stages | {names[-1]: (whole, (run, *rest), (state, *rest_specs), (state, {"loss": P()}))}
         halfway = {"grads": run["params"], "next": {"buffers": run["buffers"], "owned": run["carry"]["owned"]}}
-        first, last = functools.partial(body, half="gradient"), functools.partial(body, half="update")
-        gradient = (first, (run, {}, *rest), (state, {}, *rest_specs), (state, between | {"loss": P()}))
-        update = (last, (run, halfway, *rest), (state, between, *rest_specs), (state, {}))
+        differentiate, move = (functools.partial(f, phase=phase) for f in (self.maths.differentiate, self.maths.update))
+        gradient = (differentiate, (run, *rest), (state, *rest_specs), (state, between | {"loss": P()}))
+        update = (move, (run, halfway, *rest), (state, between, *rest_specs), (state, {}))
         return {names[0]: gradient, **stages, names[-1]: update}
 
     def _order(self, step: int, hyper: Mapping[str, Any]) -> list[Any]:
@@ -203,7 +201,7 @@ class Engine:
         groups = [planned] if planned and self.plan.together else [(name,) for name in planned]
         programs = [("programs", names, self.mode) for names in groups]
         if not self.split:
-            return [*programs, ("both", phase, hyper_names, self.mode)]
+            return [*programs, ("step", phase, hyper_names, self.mode)]
         update_phase = engine.select_update_words(phase) if "phase" in self.needs else ()
         gradient, update = ("gradient", phase, hyper_names, self.mode), ("update", update_phase, hyper_names, self.mode)
         return [gradient, *programs, update]
@@ -290,9 +288,10 @@ class Engine:
             for name in names:
                 if name[0] == "programs":
                     run["opt"] = self.programs(name, run["opt"])
-                else:
-                    run, halfway = self.programs(name, run, halfway, *rest)
-                    loss = halfway.pop("loss", loss)
+                    continue
+                between = (halfway,) if name[0] == "update" else ()
+                run, halfway = self.programs(name, run, *between, *rest)
+                loss = halfway.pop("loss", loss)
             self.run = run
             if self.sparse and self.sparse.moves(step):
                 jax_moves.move_blocks(self.sparse, self.programs, self.layout, self._host, run, *rest[:2])

@@ -140,7 +140,62 @@ class Maths:
         rows = {name: Rows(grad.ids, grad.values / weight) for name, grad in rows.items()}
         return loss, grads, statistics, buffers, jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), after), rows
 
-    def body(
+    def step(
+        self, run: Tree, batch: Tree, key: Array, hyper: Tree, *, transport: Transport, phase: tuple[str, ...]
+    ) -> tuple[Tree, Tree]:
+        """Make a whole step; returns the new run and {"loss": the mean over ranks}. Arguments: see `differentiate`.
+
+        The run comes first, because XLA gives donated memory to the first result of the same shape, which is then the
+        same leaf.
+        """
+        run, halfway = self.differentiate(run, batch, key, hyper, transport=transport, phase=phase)
+        loss = halfway.pop("loss")
+        run, _ = self.update(run, halfway, batch, key, hyper, transport=transport, phase=phase)
+        return run, {"loss": loss}
+
+    def differentiate(
+        self, run: Tree, batch: Tree, key: Array, hyper: Tree, *, transport: Transport, phase: tuple[str, ...]
+    ) -> tuple[Tree, Tree]:
+        """Make the first half of a step: loss, gradients and statistics.
+
+        Args:
+            run: the state.
+            batch: this rank's share.
+            key: (seed, step).
+            hyper: scheduled hyper-parameters of this step.
+            transport: of this trace.
+            phase: the plan's words for this step.
+
+        Returns:
+            The new run, and `loss`, the mean over ranks, `grads`, and `next`, the new buffers and carry: the run gets
+            these when the step ends, because a further evaluation starts from the step's old ones.
+        """
+        optimizer, run, reduce = self.optimizer, self._with_hyper(run, hyper), self._reduce(run, key, transport)
+        observe = optimizer.observe if "statistics" in phase else None
+        weights = run["params"]
+        if "forward_params" in self.needs:
+            weights = optimizer.forward_params(weights, run["opt"], key)
+        loss, grads, statistics, buffers, after, rows = self._evaluate(
+            weights, run, batch, key, reduce, observe=observe
+        )
+        grads = self.channels.schedule.mean(reduce, grads) | {
+            name: by_rows.sum_gradient(name, grad.ids, grad.values / reduce.world, run["params"][name], transport)
+            for name, grad in rows.items()
+        }
+        grads, loss = self._clipped(grads, run["params"], reduce), reduce.exact(loss)
+        if "collect" in self.needs:
+            run["opt"] = optimizer.collect(grads, run["opt"], run["params"])
+        kept = {"buffers": reduce.exact(buffers), "owned": after}
+        if observe:
+            run["opt"] = optimizer.absorb(statistics, run["opt"], reduce=reduce)
+        if "sampled" in phase:
+            observe = optimizer.observe
+            again = self._evaluate(run["params"], run, batch, key, reduce, labels="sampled", observe=observe)
+            run["opt"] = optimizer.absorb(again[2], run["opt"], reduce=reduce)
+        run["comm"] = {"owned": reduce.state}
+        return run, {"grads": grads, "next": kept, "loss": loss}
+
+    def update(
         self,
         run: Tree,
         halfway: Tree,
@@ -149,29 +204,23 @@ class Maths:
         hyper: Tree,
         *,
         transport: Transport,
-        half: str,
-        phase: Any,
+        phase: tuple[str, ...],
     ) -> tuple[Tree, Tree]:
-        """A step, or one half of it.
+        """Make the second half of a step, which moves the parameters.
 
         Args:
-            run: the state.
-            halfway: results of the gradient half, for the update half; else {}.
+            run: the state after the first half.
+            halfway: `grads` and `next` of the first half.
             batch: this rank's share.
             key: (seed, step).
             hyper: scheduled hyper-parameters of this step.
             transport: of this trace.
-            half: "gradient", "update" or "both".
             phase: the plan's words for this step.
 
         Returns:
-            The new run, and results: `loss`, the mean over ranks; after the gradient half also `grads`, and `next`, the
-            new buffers and carry. The whole run comes first, because XLA gives donated memory to the first result of
-            the same shape, which is then the same leaf.
+            The new run, and {}, as no half has results beside it.
         """
-        optimizer, run, halfway = self.optimizer, dict(run), dict(halfway)
-        run["opt"] = run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}
-        reduce = Reduce(transport, self.channels, state=run["comm"]["owned"], key=key)
+        optimizer, run, reduce = self.optimizer, self._with_hyper(run, hyper), self._reduce(run, key, transport)
 
         def evaluate(
             params: Tree, labels: str = "given", observe: Any = None, per_term: bool = False
@@ -180,39 +229,21 @@ class Maths:
             again = self._evaluate(params, run, batch, key, reduce, labels=labels, observe=observe, per_term=per_term)
             return again[:3]
 
-        if half != "update":
-            weights = (
-                optimizer.forward_params(run["params"], run["opt"], key)
-                if "forward_params" in self.needs
-                else run["params"]
-            )
-            observe = optimizer.observe if "statistics" in phase else None
-            loss, grads, statistics, buffers, after, rows = self._evaluate(
-                weights, run, batch, key, reduce, observe=observe
-            )
-            grads = self.channels.schedule.mean(reduce, grads) | {
-                name: by_rows.sum_gradient(name, grad.ids, grad.values / reduce.world, run["params"][name], transport)
-                for name, grad in rows.items()
-            }
-            halfway["grads"], halfway["loss"] = self._clipped(grads, run["params"], reduce), reduce.exact(loss)
-            if "collect" in self.needs:
-                run["opt"] = optimizer.collect(halfway["grads"], run["opt"], run["params"])
-            # the run gets these when the step ends: a further evaluation starts from the step's old buffers and carry
-            halfway["next"] = {"buffers": reduce.exact(buffers), "owned": after}
-            if observe:
-                run["opt"] = optimizer.absorb(statistics, run["opt"], reduce=reduce)
-            if "sampled" in phase:
-                run["opt"] = optimizer.absorb(evaluate(run["params"], "sampled")[2], run["opt"], reduce=reduce)
-        if half != "gradient":
-            grads, after = halfway.pop("grads"), halfway.pop("next")
-            offers = {"evaluate": evaluate, "reduce": reduce, "phase": select_update_words(phase), "key": key}
-            offers["context"] = make_context(run, batch, run["carry"]["owned"], key)
-            needed = {name: value for name, value in offers.items() if name in self.needs}
-            updates, run["opt"] = optimizer.update(grads, run["opt"], run["params"], **needed)
-            run["params"] = {name: apply_update(value, updates[name]) for name, value in run["params"].items()}
-            run["buffers"], run["carry"] = after["buffers"], {"owned": after["owned"]}
+        offers = {"evaluate": evaluate, "reduce": reduce, "phase": select_update_words(phase), "key": key}
+        offers["context"] = make_context(run, batch, run["carry"]["owned"], key)
+        needed = {name: value for name, value in offers.items() if name in self.needs}
+        updates, run["opt"] = optimizer.update(halfway["grads"], run["opt"], run["params"], **needed)
+        run["params"] = {name: apply_update(value, updates[name]) for name, value in run["params"].items()}
+        run["buffers"], run["carry"] = halfway["next"]["buffers"], {"owned": halfway["next"]["owned"]}
         run["comm"] = {"owned": reduce.state}
-        return run, halfway
+        return run, {}
+
+    def _with_hyper(self, run: Tree, hyper: Tree) -> Tree:
+        """Return a copy of the run whose optimizer has this step's hyper-parameters."""
+        return run | {"opt": run["opt"] | {"hyper": run["opt"]["hyper"] | hyper}}
+
+    def _reduce(self, run: Tree, key: Array, transport: Transport) -> Reduce:
+        return Reduce(transport, self.channels, state=run["comm"]["owned"], key=key)
 
     def exchange(self, values: Tree, *, transport: Transport) -> Tree:
         """Return the mean over ranks of values that are sent as gradients are."""

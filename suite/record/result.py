@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from suite.record.facts import (
     CLOSED,
@@ -77,7 +76,10 @@ class Crossing(Part):
 class Outcome(OpenPart):
     """How the run ended."""
 
-    kind: Literal["reached", "exhausted", "diverged", "failed"] | SkipJsonSchema[Literal["interrupted"]]
+    kind: Annotated[
+        Literal["reached", "exhausted", "diverged", "failed", "interrupted"],
+        WithJsonSchema({"enum": ["reached", "exhausted", "diverged", "failed"], "type": "string"}),
+    ]
     step: Absent[Count] = Field(None, description="after which it ended; absent for a baseline")
     loss: Absent[str] = Field(None, description="that was not finite; absent where only outputs were not")
     error: Absent[str] = Field(None, description="that ended a failed run")
