@@ -18,7 +18,6 @@ from suite.claims.claim import parse_claims
 from suite.contract import UserError
 from suite.entries import doubts, intake
 from suite.entries.strict import Unreadable
-from suite.launch.directories import read_header
 from suite.record import record
 from suite.settings.configure import reject_unread, resolve
 from suite.settings.overrides import expand_sweep
@@ -248,7 +247,7 @@ def read_records(folder: Path) -> Any:
 def read_small(folder: Path) -> None:
     """Each as its command reads it; what is left out is no error."""
     intake.read_results([folder / "result.json"])
-    read_header(folder)
+    record.read_header(folder)
     read_decisions(str(folder / "decisions.json"))
     record.read_events(folder / "events.jsonl")
     parse_claims((folder / "claims.yaml").read_text(encoding="utf-8", errors="replace"), "claims.yaml")

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from suite.launch import directories, replay
+from suite.record import environment, record
+from suite.record.result import Header
 
 TINY = ("--config-dir", str(conftest.OUTSIDE / "conf"), "+task=tiny", "track=none", "threads=1", "max_steps=4")
 LAB = ("--config-dir", "conf", "optimizer=mine", *TINY[2:])
@@ -91,7 +93,8 @@ def test_an_interrupted_run_goes_on_after_an_edit_where_that_is_asked_for(tmp_pa
     assert not (tmp_path / "run.2").exists()
     clean = suite_command(*LAB, "run_dir=run")  # a mixed run does not stand for this command
     assert clean.returncode == 0 and (tmp_path / "run.2" / "result.json").exists(), clean.stdout + clean.stderr
-    exact, why = replay._same(result, result["spec"]["config"])
+    mixed = record.read_result(tmp_path / "run" / "result.json")
+    exact, why = replay._same(mixed, record.load_run(mixed))
     assert not exact and why == "changed during the run (resume=anyway): the code of lab"
 
 
@@ -152,10 +155,11 @@ def test_a_replaced_image_changes_the_data_version(tmp_path: Path, written: Path
 @pytest.mark.quick
 def test_a_mixed_run_is_not_resumed_silently(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was last continued in this environment, so nothing has changed since, and it is no run of this alone."""
-    facts: dict[str, object] = {}
-    mixed: dict[str, object] = dict.fromkeys(("fingerprint", "hash", "execution_id", "command", "task_version"), "f")
-    mixed |= {"environment": facts, "resumed_anyway": [{"step": 2, "changed": ["x"]}]}
-    passed = types.SimpleNamespace(passed=[(tmp_path, mixed)], path=tmp_path / "run.2", header={"environment": facts})
+    facts = environment.capture_environment() | {"threads": 1}
+    entries = dict.fromkeys(("fingerprint", "hash", "execution_id", "command", "task_version"), "f")
+    more = {"environment": facts, "resumed_anyway": [{"step": 2, "changed": ["x"]}]}
+    mixed = Header.model_validate_json(json.dumps(entries | more))
+    passed = types.SimpleNamespace(passed=[(tmp_path, mixed)], path=tmp_path / "run.2", header=mixed)
     directories.Directory.print_passed(passed)  # type: ignore[arg-type]
     assert (
         "not resumed, because it was continued with resume=anyway after a change. A new run starts in"

@@ -223,7 +223,7 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
 
     def directory(**changes: Any) -> Directory:
         changed = change(config, {"run_dir": str(tmp_path / "run"), **changes})
-        return Directory(changed, {**header, "hash": hash_run(changed)})
+        return Directory(changed, header.model_copy(update={"hash": hash_run(changed)}))
 
     def state(**changes: Any) -> str:
         return directory(**changes).state
@@ -244,7 +244,7 @@ def test_a_directory_is_taken_once_its_run_has_begun(tmp_path: Path) -> None:
     ):
         state(seed=1)
     log.unlink()
-    meta = lambda: {"config_hash": header["hash"], "world": 1}  # noqa: E731
+    meta = lambda: {"config_hash": header.hash, "world": 1}  # noqa: E731
     snapshot = {"a": np.zeros(1), "b": np.zeros(1)}, {"own": {"b": "residuals"}, "tree": None}
     checkpoint.save_checkpoint(tmp_path / "run", snapshot, meta, step=1)
     with pytest.raises(

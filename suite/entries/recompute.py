@@ -47,16 +47,16 @@ def recompute_result(result: Result, events: list[dict[str, Any]] | None) -> dic
     run, recorded = record.load_run(result), result.plain()
     facts = recorded["environment"]
     device = run.device if isinstance(run, Run) else "cpu"
-    header: Header = {
-        "hash": record.hash_of(result),
-        "execution_id": result.execution_id,
-        "fingerprint": environment.compute_fingerprint(facts, device=device, threads=facts["threads"]),
-        "task_version": result.task_version,
-        "environment": facts,
-        "command": result.command,
-    }
-    if "resumed_anyway" in recorded:
-        header["resumed_anyway"] = recorded["resumed_anyway"]
+    header = Header(
+        hash=record.hash_of(result),
+        execution_id=result.execution_id,
+        fingerprint=environment.compute_fingerprint(facts, device=device, threads=facts["threads"]),
+        task_version=result.task_version,
+        environment=result.environment,
+        command=result.command,
+    )
+    if result.resumed_anyway:
+        header = header.model_copy(update={"resumed_anyway": result.resumed_anyway})
     computed = record.compute_entries(
         events if events is not None else _events_from(recorded),
         run=run,

@@ -8,7 +8,7 @@ from pathlib import Path
 from suite import disk
 from suite.contract import UserError
 from suite.record import environment, record
-from suite.record.result import Continuation, Header
+from suite.record.result import Header, Resumption
 from suite.settings.effects import ANY, select_settings
 from suite.settings.run import AnyRun, Run, read_run
 from suite.training import checkpoint
@@ -33,23 +33,6 @@ class Decision:
 def locate_run(run: AnyRun, run_hash: str) -> Path:
     """Return the directory of a run's first execution: `run_dir`, or `runs/<task>/<hash>`."""
     return Path(run.run_dir or Path("runs") / run.task.name / run_hash)
-
-
-def read_header(directory: Path) -> Header:
-    """Read the header of a run, as `job.make_header` made it.
-
-    Raises:
-        ReadError: it is damaged.
-    """
-    path = directory / "header.json"
-    header = disk.read_json(path, ANOTHER)
-    with disk.report_damage(path, ANOTHER):
-        for name in ("fingerprint", "hash", "execution_id", "command", "task_version"):
-            if not isinstance(header[name], str):
-                raise ValueError(f"{name} is no text")
-        if not isinstance(header["environment"], dict):
-            raise ValueError("environment is no group")
-        return header
 
 
 def has_begun(directory: Path) -> bool:
@@ -85,7 +68,7 @@ class Directory:
 
     def __init__(self, run: AnyRun, header: Header):
         self.run, self.header, self.earlier = run, header, header
-        base = locate_run(run, header["hash"])
+        base = locate_run(run, header.hash)
         existing = next(path for path in (base, *base.parents) if path.exists())
         if not existing.is_dir():
             raise UserError(f"{base}: {existing} is a file; choose another run_dir=")
@@ -109,17 +92,17 @@ class Directory:
         header_path = self.path / "header.json"
         if not header_path.exists():
             return "new"
-        self.earlier = header = read_header(self.path)
-        same = header["fingerprint"] == self.header["fingerprint"]
+        self.earlier = header = record.read_header(self.path, ANOTHER)
+        same = header.fingerprint == self.header.fingerprint
         anyway = isinstance(self.run, Run) and self.run.resume == "anyway"
-        if header.get("resumed_anyway") and not anyway:
+        if header.resumed_anyway and not anyway:
             same = False  # a part of the run was made with other code, data or packages
         resumable = same or anyway
-        other = header["hash"] != self.header["hash"]
+        other = header.hash != self.header.hash
         if (other or not same) and not has_begun(self.path):
             return "new"  # the earlier start failed; the command has been corrected since
         if other:
-            raise UserError(f"{self.path}: contains a run of another configuration ({self._difference(header['hash'])}")
+            raise UserError(f"{self.path}: contains a run of another configuration ({self._difference(header.hash)}")
         result = self.path / "result.json"
         if result.exists():
             usable = record.read_result(result, ANOTHER).outcome.kind != "failed"
@@ -142,7 +125,9 @@ class Directory:
     def print_passed(self) -> None:
         """Print why earlier runs of the same configuration are not resumed, and how to resume them anyway."""
         for path, earlier in self.passed:
-            changed = " and ".join(environment.list_changes(earlier["environment"], self.header["environment"]))
+            changed = " and ".join(
+                environment.list_changes(earlier.environment.plain(), self.header.environment.plain())
+            )
             # with resume=anyway, the run was last continued in this environment
             reason = f"this has changed: {changed}" if changed else "it was continued with resume=anyway after a change"
             print(
@@ -180,31 +165,43 @@ class Directory:
 
     def _start(self) -> Header:
         """Write the configuration and the header of a new run; return the header."""
-        import yaml
-
-        disk.replace_file(self.path / "config.yaml", yaml.safe_dump(self.run.plain(), sort_keys=False))
+        self._write_settings()
         self._write(self.header)  # last: a directory with a header is a run's
         return self.header
 
     def _adopt(self) -> Header:
-        """Return a resumed run's header. Add to it what has changed since it was started (`resume=anyway`)."""
+        """Write the configuration, whose `track` or `resume` may be new; return a resumed run's header.
+
+        Add to the header what has changed since the run was started (`resume=anyway`).
+        """
+        self._write_settings()
         earlier, header = self.earlier, self.header
-        if earlier["fingerprint"] == header["fingerprint"]:
+        if earlier.fingerprint == header.fingerprint:
             return earlier
-        changed = environment.list_changes(earlier["environment"], header["environment"])
-        resumed: Continuation = {"step": checkpoint.find_latest(self.path) or 0, "changed": changed}
-        earlier["environment"], earlier["fingerprint"] = header["environment"], header["fingerprint"]
-        earlier["task_version"] = header["task_version"]
-        earlier["resumed_anyway"] = [*earlier.get("resumed_anyway", []), resumed]
+        changed = environment.list_changes(earlier.environment.plain(), header.environment.plain())
+        resumption = Resumption(step=checkpoint.find_latest(self.path) or 0, changed=tuple(changed))
+        kept = earlier.model_copy(
+            update={
+                "environment": header.environment,
+                "fingerprint": header.fingerprint,
+                "task_version": header.task_version,
+                "resumed_anyway": (*(earlier.resumed_anyway or ()), resumption),
+            }
+        )
         print(
             f"resume=anyway: continuing although this has changed: {' and '.join(changed)}; the result will list it",
             flush=True,
         )
-        self._write(earlier)
-        return earlier
+        self._write(kept)
+        return kept
+
+    def _write_settings(self) -> None:
+        import yaml
+
+        disk.replace_file(self.path / "config.yaml", yaml.safe_dump(self.run.plain(), sort_keys=False))
 
     def _write(self, header: Header) -> None:
-        disk.replace_file(self.path / "header.json", record.format_json(header, indent=1) + "\n")
+        disk.replace_file(self.path / "header.json", record.format_json(header.plain(), indent=1) + "\n")
 
 
 def withdraw_start(directory: Path) -> None:

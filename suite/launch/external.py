@@ -145,7 +145,7 @@ def _decide(
     try:
         directory = Directory(run, make_header(run, task, threads, command))
         report_directory(directory.path)
-        run_hash, place = directory.header["hash"], str(directory.path.resolve())
+        run_hash, place = directory.header.hash, str(directory.path.resolve())
         if directory.state == "finished":
             return Decision(run_hash, place, code=ending.show_result(run, directory.path))
         directory.print_passed()

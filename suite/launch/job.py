@@ -1,6 +1,7 @@
 """A job: a run with all that one process finds out before it trains. Nothing of it is asked again."""
 
 import hashlib
+import json
 import os
 import shlex
 import uuid
@@ -12,6 +13,7 @@ from pathlib import Path
 from suite import disk, load, published
 from suite.contract import Task, UserError
 from suite.record import dependencies, environment
+from suite.record.facts import Environment
 from suite.record.origins import describe_origins
 from suite.record.result import Header
 from suite.settings.effects import hash_run
@@ -45,7 +47,7 @@ class Job:
     @property
     def hash(self) -> str:
         """Hash of the run."""
-        return self.header["hash"]
+        return self.header.hash
 
     @cached_property
     def rows(self) -> Sequence[published.Row]:
@@ -119,11 +121,11 @@ def make_header(run: AnyRun, task: Task, threads: int, command: Sequence[str]) -
     if isinstance(run, Run) and run.decisions:
         facts["decisions"] = hashlib.sha256(disk.read_text(Path(run.decisions), None).encode()).hexdigest()
     device = run.device if isinstance(run, Run) else "cpu"
-    return {
-        "hash": hash_run(run),
-        "execution_id": uuid.uuid4().hex,
-        "fingerprint": environment.compute_fingerprint(facts, device=device, threads=threads),
-        "task_version": run.task.member.VERSION,
-        "environment": facts | {"threads": threads},
-        "command": shlex.join(["suite", *command]),
-    }
+    return Header(
+        hash=hash_run(run),
+        execution_id=uuid.uuid4().hex,
+        fingerprint=environment.compute_fingerprint(facts, device=device, threads=threads),
+        task_version=run.task.member.VERSION,
+        environment=Environment.model_validate_json(json.dumps(facts | {"threads": threads})),
+        command=shlex.join(["suite", *command]),
+    )

@@ -109,9 +109,9 @@ def _same(result: Result, run: AnyRun) -> tuple[bool, str]:
     recorded_run = record.load_run(result)
     threads = job.count_threads(recorded_run, job.count_processes(recorded_run))
     header = job.make_header(recorded_run, job.make_task(run), threads, ["verify"])
-    facts, recorded = header["environment"], result.environment.plain()  # older results lack some of these facts
+    facts, recorded = header.environment.plain(), result.environment.plain()  # older results lack some of these facts
     changed = [name for name in SAME if recorded.get(name, facts.get(name)) != facts.get(name)] or ["device"]
-    return header["fingerprint"] == result.fingerprint, f"different here: {', '.join(changed)}"
+    return header.fingerprint == result.fingerprint, f"different here: {', '.join(changed)}"
 
 
 def _fitted_again(result: Result, run: AnyRun) -> tuple[list[str], str]:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from suite import load, orphan, output
 from suite.contract import UserError
-from suite.launch import directories, execution, external
+from suite.launch import execution, external
 from suite.launch.job import Job, make_task
+from suite.record import record
 from suite.settings.run import Run, read_run
 
 
@@ -28,8 +29,8 @@ def main(arguments: list[str]) -> int:
     try:
         run = read_run(json.loads(sys.stdin.readline()))
         orphan.end_with_pipe(sys.stdin.fileno())
-        header = directories.read_header(Path(directory))
-        threads = header["environment"]["threads"]
+        header = record.read_header(Path(directory))
+        threads = header.environment.threads
         execution.prepare_backend(run, processes, threads)
         backend = None
         if processes > 1 and isinstance(run, Run):  # one rank: a run of a sweep

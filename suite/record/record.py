@@ -292,7 +292,7 @@ def compute_entries(
     trained = isinstance(run, Run)
     return {
         "schema": SCHEMA,
-        **header,
+        **header.plain(),
         "data": data,
         "spec": spec,
         "tuning": run.tuning.plain(),
@@ -325,6 +325,21 @@ def read_result(path: Path, remedy: str = disk.REMEDY) -> Result:
     content = disk.read_json(path, remedy)
     with disk.report_damage(path, remedy):
         return make_result(content)
+
+
+def read_header(directory: Path, remedy: str = disk.REMEDY) -> Header:
+    """Read the header of a run directory.
+
+    Raises:
+        ReadError: if it is damaged.
+    """
+    path = directory / "header.json"
+    content = disk.read_json(path, remedy)
+    with disk.report_damage(path, remedy):
+        try:
+            return Header.model_validate_json(json.dumps(content))
+        except ValidationError as error:
+            raise ValueError(next(list_violations(error))) from error
 
 
 def _method(run: AnyRun) -> dict[str, Any]:

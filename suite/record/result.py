@@ -6,7 +6,7 @@ suite.record.schema` writes `suite/schema/result.json` from them. Seconds are re
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, model_validator
 
@@ -294,20 +294,13 @@ def list_violations(error: ValidationError) -> Iterator[str]:
         yield f"{', '.join(where + name for name in names)} {'is' if len(names) == 1 else 'are'} missing"
 
 
-class Continuation(TypedDict):
-    """Continuation of a run although something had changed (`resume=anyway`), in its header."""
-
-    step: int
-    changed: list[str]
-
-
-class Header(TypedDict):
-    """Facts about an execution that are known before it starts."""
+class Header(Part):
+    """Facts about an execution that are known before it starts: `<run_dir>/header.json`. A result repeats them."""
 
     hash: str
     execution_id: str
     fingerprint: str
     task_version: str
-    environment: dict[str, Any]  # `suite.record.environment` writes and compares it
+    environment: Environment
     command: str
-    resumed_anyway: NotRequired[list[Continuation]]
+    resumed_anyway: Absent[tuple[Resumption, ...]] = None

@@ -164,7 +164,7 @@ def _read(folder: Path, directory: Path) -> View:
         task = task_of(run)
     except (UserError, TypeError) as error:  # the data is gone, or the configuration is of an older version
         raise UserError(f"{directory}: the run is unfinished, and its task cannot be made here: {error}") from error
-    header = disk.read_json(folder / "header.json")
+    header = record.read_header(folder)
     partial = record.compute_entries(
         events, run=run, targets=task.targets, header=header, data=record.describe_data(task.data), published=()
     )

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import yaml
 from tiny_runs import CONF, Call
 
 from suite import published
@@ -58,4 +59,6 @@ def test_each_question_is_asked_once(suite: Call, store: Path, world: int) -> No
     finally:
         sys.setprofile(None)
     assert code == 0 and "although this has changed: python" in said, said
+    result = json.loads(Path("here/result.json").read_text())
+    assert result["spec"]["config"] == yaml.safe_load(Path("here/config.yaml").read_text()), "it names the last command"
     assert asked == dict.fromkeys(names.values(), 1)

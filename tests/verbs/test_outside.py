@@ -127,4 +127,4 @@ def test_a_command_without_a_directory_stays_as_it_was_typed() -> None:
     assert render_command("suite task=resnet50", None) == "suite task=resnet50"
     run = configure.resolve(["task=resnet50"])
     header = make_header(run, make_task(run), 1, add_directory(words, None))
-    assert header["command"] == "suite task=resnet50 optimizer=kfac"
+    assert header.command == "suite task=resnet50 optimizer=kfac"

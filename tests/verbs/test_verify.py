@@ -161,7 +161,7 @@ def test_verify_holds_to_the_schema(suite: Call, one: Path, tmp_path: Path) -> N
     code, text = suite("verify", str(copied(one, tmp_path / "more", speed=9)))
     assert code == 1 and "speed: unknown entry" in text
     code, text = suite("verify", str(copied(one, tmp_path / "kind", outcome__kind="fast")))
-    assert code == 1 and "Input should be 'reached', 'exhausted', 'diverged' or 'failed'" in text
+    assert code == 1 and "outcome.kind: Input should be 'reached', 'exhausted', 'diverged', 'failed'" in text
     code, text = suite("verify", str(copied(one, tmp_path / "later", schema=3)))
     assert code == 2 and "not a result of schema 2 (its schema is 3)" in text
     (tmp_path / "none.json").write_text("{")
