@@ -3,7 +3,7 @@
 # Guess: yes; many processes share one directory (`JAX_COMPILATION_CACHE_DIR`), so an entry is written elsewhere and renamed.
 # Seen with jax 0.10.2 (without a maximum size of the cache): no. The file is written under its own name, so that a reader
 # may find the beginning of an entry. jax warns then ("Error reading persistent compilation cache entry") and compiles again.
-# Exits 0 while that is so, and 1 if no incomplete entry is seen among 150.
+# Exits 0 while that is so, and 1 if no incomplete entry is seen of twelve programs of 8 MB.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -23,11 +23,13 @@ raise SystemExit(0 if partial else 1)
 PYTHON
 cat > "$folder/fill.py" <<'PYTHON'
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 print("jax", jax.__version__)
-for size in range(1, 151):
-    jax.jit(lambda x: jnp.sin(x) @ jnp.cos(x).T)(jnp.ones((2, size))).block_until_ready()
+draw = np.random.default_rng(0)
+for number in range(12):
+    weights = draw.random(2_000_000, np.float32)  # a part of the program, whose entry then has 8 MB
+    jax.jit(lambda x, weights=weights: x * weights)(np.float32(number)).block_until_ready()
 PYTHON
 mkdir "$folder/cache"
 "$folder/venv/bin/python" "$folder/look.py" "$folder/cache" & looking=$!
