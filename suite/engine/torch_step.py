@@ -1,7 +1,7 @@
 """Maths of a step in torch on one rank: loss, gradients and statistics of a batch."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -102,51 +102,65 @@ class Maths:
             per_term: divide the statistics by the number of terms of the loss, not by the samples' weight.
         """
         self.model.train()
-        old_grads = {name: parameter.grad for name, parameter in self.named.items()}
-        before = {name: value.clone() for name, value in self.buffers.items()}
-        total = weight = micro[0]["weight"].new_zeros(())
-        statistics = Statistics(observe[1] if observe else _nothing, observed)
-        buffers = {name: torch.zeros_like(value) for name, value in before.items()}
-        carry = []
-        looked_up: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self.tables}
-        samples = torch.stack([part["weight"].sum() for part in micro]).sum()
         replicated = {name: value for name, value in self.named.items() if name not in self.tables}
         sums = self.reduce.make_sums(replicated) if known and self.reduce.world > 1 else {}
-        for name, parameter in self.named.items():
-            parameter.grad = sums.get(name)
-        for number, (part, state) in enumerate(zip(micro, carried, strict=True), 1):
-            for name, value in before.items():
-                self.buffers[name].copy_(value)
-            part, fetched = self.fetched(part)
-            statistics.weight = part["weight"]
-            with tap_layers(self.model, observe[0] if observe else {}, statistics.add) as rest, torch.enable_grad():
-                with self.autocast():
-                    outputs, after = (self.model if observe else self.forward)(part, state, key)
-                outputs = {
-                    name: widen_floats(value) for name, value in outputs.items()
-                }  # the loss is computed in float32
-                if labels == "sampled":
-                    outputs = self.model.sample(outputs, key, part)
-                loss, count = self.model.loss(outputs, part)
-                total, weight, last = total + loss.detach(), weight + count.detach(), number == len(micro)
-                for name, value in self.buffers.items():
-                    buffers[name] += value / len(micro)
-                if last:  # with the mean of the weights as divisor, the mean of shares is Σ sum / Σ weight
-                    total, weight, samples, buffers = self._means(total, weight, samples, buffers, known)
-                    statistics.divisor = weight if per_term else samples  # `weight` may count words
-                with watch(weight) if last and watch else contextlib.nullcontext():
-                    loss.backward()
-                    rest()
-            for name, (ids, rows) in fetched.items():
-                looked_up[name].append((ids, cast(Tensor, rows.grad)))
-            carry.append({name: widen_floats(value.detach()) for name, value in after.items()})
-        sums = {name: cast(Tensor, parameter.grad) for name, parameter in replicated.items()}
-        for name, value in before.items():
-            self.buffers[name].copy_(value)
-        for name, grad in old_grads.items():
-            self.named[name].grad = grad
+        statistics = Statistics(observe[1] if observe else _nothing, observed)
+        buffers = {name: torch.zeros_like(value) for name, value in self.buffers.items()}
+        looked_up: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self.tables}
+        samples = torch.stack([part["weight"].sum() for part in micro]).sum()
+        total = weight = samples.new_zeros(())
+        carry = []
+        with self._set_aside(sums) as before:
+            for number, (part, state) in enumerate(zip(micro, carried, strict=True), 1):
+                for name, value in before.items():
+                    self.buffers[name].copy_(value)
+                part, fetched = self.fetched(part)
+                statistics.weight = part["weight"]
+                with tap_layers(self.model, observe[0] if observe else {}, statistics.add) as rest, torch.enable_grad():
+                    outputs, after = self._predict(part, state, key, compiled=not observe)
+                    if labels == "sampled":
+                        outputs = self.model.sample(outputs, key, part)
+                    loss, count = self.model.loss(outputs, part)
+                    total, weight, last = total + loss.detach(), weight + count.detach(), number == len(micro)
+                    for name, value in self.buffers.items():
+                        buffers[name] += value / len(micro)
+                    if last:  # with the mean of the weights as divisor, the mean of shares is Σ sum / Σ weight
+                        total, weight, samples, buffers = self._means(total, weight, samples, buffers, known)
+                        statistics.divisor = weight if per_term else samples  # `weight` may count words
+                    with watch(weight) if last and watch else contextlib.nullcontext():
+                        loss.backward()
+                        rest()
+                for name, (ids, rows) in fetched.items():
+                    looked_up[name].append((ids, cast(Tensor, rows.grad)))
+                carry.append({name: widen_floats(value.detach()) for name, value in after.items()})
+            sums = {name: cast(Tensor, parameter.grad) for name, parameter in replicated.items()}
         tables = {name: [(ids, rows / weight) for ids, rows in parts] for name, parts in looked_up.items()}
         return Share(total / weight, sums, weight, statistics.values(), tables, buffers, carry)
+
+    @contextlib.contextmanager
+    def _set_aside(self, sums: Tree) -> Iterator[Tree]:
+        """Inside, gradients are added to `sums`, or to new arrays; afterwards, `.grad` and buffers are as before.
+
+        Yields:
+            Copies of the buffers.
+        """
+        grads = {name: parameter.grad for name, parameter in self.named.items()}
+        buffers = {name: value.clone() for name, value in self.buffers.items()}
+        for name, parameter in self.named.items():
+            parameter.grad = sums.get(name)
+        try:
+            yield buffers
+        finally:
+            for name, value in buffers.items():
+                self.buffers[name].copy_(value)
+            for name, grad in grads.items():
+                self.named[name].grad = grad
+
+    def _predict(self, part: Tree, state: Tree, key: tuple[int, int], *, compiled: bool) -> tuple[Tree, Tree]:
+        """Return the model's outputs in at least float32, in which the loss is computed, and its new carry."""
+        with self.autocast():
+            outputs, after = (self.forward if compiled else self.model)(part, state, key)
+        return {name: widen_floats(value) for name, value in outputs.items()}, after
 
     def _means(
         self, total: Tensor, weight: Tensor, samples: Tensor, buffers: Tree, known: bool
