@@ -122,7 +122,8 @@ def test_outputs_that_are_not_finite_end_the_run_and_leave_no_metric(number: flo
 def test_a_score_that_is_no_finite_number_meets_no_target() -> None:
     """It is undefined also where the outputs are finite; what is no number, or lacks the target's metric, is named."""
     less = type("Less", (Scored,), {"targets": (Target("top1", 50.0, higher_is_better=False),)})
-    made = events(less(-np.inf, np.nan, np.float32(50.5), np.float32(49.5)), 4, eval_every=1)
+    given: Any = [-np.inf, np.nan, np.float32(50.5), np.float32(49.5)]
+    made = events(less(*given), 4, eval_every=1)
     metrics = [event.metrics["top1"] for event in made if isinstance(event, Evaluated)]
     assert metrics == [None, None, 50.5, 49.5] and type(metrics[-1]) is float
     assert isinstance(made[-1], Finished) and made[-1].outcome == {"kind": "reached", "step": 4}
