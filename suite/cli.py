@@ -85,6 +85,9 @@ def _report_errors(arguments: list[str]) -> int:
         if error.errno not in disk.PASSING:
             raise
         print(f"suite: {error.filename or 'a file'}: {disk.explain_error(error)}", file=sys.stderr)
+    except KeyboardInterrupt as interruption:  # before a run makes steps, or a second one; it may name its signal
+        print("suite: interrupted at once; nothing more was saved", file=sys.stderr)
+        return signals.CODES.get(str(interruption), signals.CODES["SIGINT"])
     return 2
 
 
