@@ -85,6 +85,9 @@ def _report_errors(arguments: list[str]) -> int:
         if error.errno not in disk.PASSING:
             raise
         print(f"suite: {error.filename or 'a file'}: {disk.explain_error(error)}", file=sys.stderr)
+    except KeyboardInterrupt as interruption:  # before a run makes steps, or a second one; it may name its signal
+        print("suite: interrupted at once; nothing more was saved", file=sys.stderr)
+        return signals.CODES.get(str(interruption), signals.CODES["SIGINT"])
     return 2
 
 
@@ -175,8 +178,8 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", directory: Path | 
     from suite.settings.run import Run
 
     first = runs[0]
-    launcher = Part(module=first.launch.module if isinstance(first, Run) else "suite.launch.local")
-    launch = launcher.member.launch
+    module = first.launch.module if isinstance(first, Run) else "suite.launch.local"
+    launch = Part(module=module).member.launch
     typed = [add_directory(overrides, directory) for overrides in commands]
     codes: list[int] = []
     launched: list[tuple[list[str], Path | None]] = []

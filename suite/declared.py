@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from numbers import Integral
 from types import UnionType
-from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -27,6 +27,7 @@ from suite.contract import UserError, suggest_names
 
 Described = TypeVar("Described", bound=Callable[..., Any])
 Fields = TypeVar("Fields", bound="Declared")
+Sizes = Annotated[tuple[PositiveInt, ...], MinLen(1)]  # of layers
 Search = tuple[float, float, str]  # least, largest, and log or linear
 Effect = Literal["weights", "measurement", "time"]
 Role = Literal["setting", "replicate", "place", "provenance"]
@@ -187,6 +188,7 @@ class Declared(BaseModel):
             "less_than": f"below {_show_limit(limits.get('lt', 0))}",
             "literal_error": f"one of {', '.join(cls.choices(name))}",
             "finite_number": "finite",
+            "too_short": "a list that is not empty",
         }
         kind = f"of type {_type_name(cls.model_fields[name])}"
         default = None if cls.model_fields[name].is_required() else cls.model_fields[name].default
@@ -282,7 +284,7 @@ def explain_field(field: FieldInfo) -> str:
 def _show_value(value: Any) -> str:
     """Show a wrong value as YAML has it; text that looks like a number or a flag has quotes."""
     if not isinstance(value, str):
-        return "null" if value is None else str(value)
+        return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
     try:
         json.loads(value)
     except ValueError:

@@ -170,6 +170,15 @@ def test_an_error_ends_the_process_with_exit_code_2_and_one_line(suite_command: 
         assert len(lines) == 1 and says in lines[0], (arguments, done.stderr)
 
 
+def test_an_interruption_before_the_first_step_is_one_line(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_dispatch", interrupt)
+    code, text = suite(TASK)
+    assert code == 130 and text.strip() == "suite: interrupted at once; nothing more was saved"
+
+
 def test_errors_are_one_line(suite: Any) -> None:
     for arguments, says in (
         (("lst",), "lst: no such verb; did you mean list?"),

@@ -49,7 +49,7 @@ def test_sweeps_start_processes_by_themselves() -> None:
 def test_threads_are_typed_or_the_environments_or_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     config = configure.resolve(["task=resnet50", "world=2"])
-    for variable, count in (("3", 3), ("", 4), ("0", 4), ("4,2", 4)):
+    for variable, count in (("3", 3), ("", 4), ("0", 4), ("4,2", 4), ("6,2", 6)):
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
         assert count_threads(config, count_processes(config)) == count
     assert count_threads(configure.resolve(["task=resnet50", "threads=5"]), 1) == 5

@@ -11,9 +11,10 @@ import pytest
 from engines import brief
 from test_clock import Engine, Task
 
-from suite.contract import Checkpointed, Evaluated, Event, Finished, Plan, Step, Target
+from suite.contract import Checkpointed, Evaluated, Event, Finished, Plan, Step, Target, UserError
 from suite.training.loader import Loader, Validation
 from suite.training.loop import train
+from suite.training.metrics import read_metrics
 
 CLOCK = {
     "billed": 0.0,
@@ -115,6 +116,20 @@ def test_outputs_that_are_not_finite_end_the_run_and_leave_no_metric(number: flo
     assert [event.metrics for event in made if isinstance(event, Evaluated)] == [{"top1": 40.0}, {"top1": None}]
     assert isinstance(made[-1], Finished)
     assert made[-1].outcome == {"kind": "diverged", "step": 4, "outputs": "not finite"}
+
+
+@pytest.mark.quick
+def test_a_score_that_is_no_finite_number_meets_no_target() -> None:
+    """It is undefined also where the outputs are finite; what is no number, or lacks the target's metric, is named."""
+    less = type("Less", (Scored,), {"targets": (Target("top1", 50.0, higher_is_better=False),)})
+    given: Any = [-np.inf, np.nan, np.float32(50.5), np.float32(49.5)]
+    made = events(less(*given), 4, eval_every=1)
+    metrics = [event.metrics["top1"] for event in made if isinstance(event, Evaluated)]
+    assert metrics == [None, None, 50.5, 49.5] and type(metrics[-1]) is float
+    assert isinstance(made[-1], Finished) and made[-1].outcome == {"kind": "reached", "step": 4}
+    for scored, words in (({"top5": 1.0}, "score returns top5, but a target needs top1"), ({"top1": "a"}, "no number")):
+        with pytest.raises(UserError, match=words):
+            read_metrics(Scored(), scored)  # type: ignore[arg-type]
 
 
 def test_threads_pin_the_batches_of_an_engine_that_asks_for_it() -> None:

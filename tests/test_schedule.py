@@ -235,6 +235,15 @@ def test_a_momentum_that_is_not_there_cannot_follow() -> None:
         schedule_values(0, 1, config, optimizer("adamw", lr=0.1))
 
 
+def test_a_momentum_that_follows_stays_within_its_range() -> None:
+    steps = schedule(shape="staircase", boundaries=[0.5], factor=3.0, warmup=0, momentum_follows=True)
+    start = schedule(shape="constant", warmup=4, warmup_start=5.0, momentum_follows=True)
+    for config, step in ((steps, 9), (start, 0)):
+        with pytest.raises(UserError, match=rf"momentum of step {step + 1} would be .* more than 1; .* up to 1\.111"):
+            schedule_values(step, 10, config, optimizer(lr=0.1, momentum=0.9))
+        assert schedule_values(step, 10, config, optimizer(lr=0.1, momentum=0.1))["momentum"] <= 0.5
+
+
 def test_a_warmup_below_one_is_a_share_of_the_run() -> None:
     config = schedule(shape="cosine", warmup=0.05)
     assert [compute_factor(step, 1000, config) for step in (0, 49, 50, 1000)] == pytest.approx([1 / 50, 1.0, 1.0, 0.0])

@@ -86,4 +86,4 @@ def import_library(typed: str, module: str, path: str | None) -> ModuleType:
 
 def make_arguments_error(key: str, dotted: str, error: Exception) -> UserError:
     """Return the error for an optimizer that cannot be made with the arguments given."""
-    return UserError(f"optimizer.{key}={dotted}: {error}; see optimizer.arguments and the rival's documentation")
+    return UserError(f"optimizer.{key}={dotted}: {error}; see optimizer.arguments and the package's documentation")

@@ -106,10 +106,15 @@ def find_optimizer(settings: Settings) -> Callable[..., Any]:
 
 
 def count_state_bytes(settings: Settings, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the bytes of the optimizer's state; None if it cannot be made. Nothing is allocated."""
+    """Return the bytes of the optimizer's state; None if it cannot be made. Nothing is allocated.
+
+    Raises:
+        UserError: the optimizer is refused, as a run refuses it.
+    """
     params = {name: jax.ShapeDtypeStruct(shape, float32) for name, shape in shapes.items()}
+    rule = External(settings)
     try:
-        state = eval_shape(External(settings).init, params)
+        state = eval_shape(rule.init, params)
     except Exception:  # each package has errors of its own; a run says what is wrong
         return None
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.shape)

@@ -76,7 +76,13 @@ def count_state_bytes(settings: Settings, shapes: Mapping[str, tuple[int, ...]])
 
     The step is made without memory, on torch's `meta` device. If the optimizer reads a number, which is not there, it
     is made on smaller parameters, whose state is taken to grow as the parameters do.
+
+    Raises:
+        UserError: on both devices, the optimizer is refused before its step, as a run refuses it.
     """
+    if _asks_for_model(find_optimizer(settings)):
+        return None
+    errors: list[Exception] = []
     small = {name: tuple(min(side, 256) for side in shape) for name, shape in shapes.items()}
     for device, tried in (("meta", shapes), ("cpu", small)):
         named = {name: Parameter(torch.ones(shape, device=device)) for name, shape in tried.items()}
@@ -85,13 +91,16 @@ def count_state_bytes(settings: Settings, shapes: Mapping[str, tuple[int, ...]])
         try:
             optimizer = external(named.items(), **settings.plain())
             optimizer.step()
-        except Exception:  # each package has errors of its own; a run says what is wrong
+        except Exception as error:  # each package has errors of its own; a run says what is wrong in a step
+            errors.append(error)
             continue
         counted = 0.0
         for name, parameter in named.items():
             kept = sum(_count_bytes(value) for value in optimizer.state.get(parameter, {}).values())
             counted += kept * math.prod(shapes[name]) / max(parameter.numel(), 1)
         return int(counted)
+    if all(isinstance(error, UserError) for error in errors):
+        raise errors[-1]
     return None
 
 
@@ -99,6 +108,11 @@ def _count_bytes(value: Any) -> int:
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     return sum(map(_count_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def _asks_for_model(kind: Callable[..., Optimizer]) -> bool:
+    first, *rest = inspect.signature(kind).parameters.values()
+    return "model" in (first.name, *(one.name for one in rest if one.default is one.empty))
 
 
 def _asked(
@@ -112,7 +126,7 @@ def _asked(
     offers: dict[str, Any] = {"model": model, "named_parameters": named, "named_params": named}
     first, *rest = inspect.signature(kind).parameters.values()
     others = {one.name: offers[one.name] for one in rest if one.name in offers and one.default is one.empty}
-    if "model" in (first.name, *others) and model is None:
+    if _asks_for_model(kind) and model is None:
         raise UserError(f"optimizer.torch={settings.torch}: asks for the model; pass external(parameters, model=model)")
     if first.name not in offers:
         return _groups(named, settings.matrices), others

@@ -58,6 +58,8 @@ class Probe:
             self.evaluated(one)
         except Exception as error:
             raise self._refuse(f"fails on small parameters, {describe_error(error)}") from error
+        if _list_types(one["opt"]) != _list_types(start["opt"]):
+            raise self._refuse("a step changes the shapes or types of its state, which a compiled step cannot take")
         if _equal(one, start):
             raise self._refuse(f"{BEFORE} steps from gradients alone move nothing")
         try:
@@ -117,3 +119,7 @@ class Probe:
 def _equal(one: Tree, other: Tree) -> bool:
     pairs = zip(one["params"].values(), other["params"].values(), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+def _list_types(state: Any) -> list[tuple[str, tuple[int, ...], Any]]:
+    return [(jax.tree_util.keystr(path), leaf.shape, leaf.dtype) for path, leaf in jax.tree.leaves_with_path(state)]

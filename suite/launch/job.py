@@ -98,7 +98,7 @@ def count_threads(run: AnyRun, processes: int) -> int:
     launch = None if isinstance(run, BaselineRun) else run.launch
     if isinstance(launch, ExternalLaunch | SlurmLaunch) and launch.cpus:
         return launch.cpus
-    asked = os.environ.get("OMP_NUM_THREADS", "")
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one number for each nested level
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
     per_host = launch.per_host if isinstance(launch, ExternalLaunch | SlurmLaunch) else None

@@ -114,7 +114,8 @@ def schedule_values(
         rate: a further factor of the learning rate.
 
     Raises:
-        UserError: `momentum_follows` is set and the optimizer has no momentum; also as in `compute_factor`.
+        UserError: `momentum_follows` is set and the optimizer has no momentum, or the factor makes it larger than 1;
+            also as in `compute_factor`.
     """
     values = optimizer.options()
     if schedule.momentum_follows and "momentum" not in values:
@@ -124,8 +125,15 @@ def schedule_values(
         )
     scale = compute_factor(step, total, schedule)
     scheduled = {"lr": float(values["lr"]) * scale * rate}
-    follows = schedule.momentum_follows and values["momentum"]  # with 0, an optimizer may have no velocity
-    return scheduled | ({"momentum": float(values["momentum"]) * scale} if follows else {})
+    if not schedule.momentum_follows or not values["momentum"]:  # with 0, an optimizer may have no velocity
+        return scheduled
+    momentum = float(values["momentum"]) * scale
+    if momentum > 1:
+        raise UserError(
+            f"schedule.momentum_follows=true: the momentum of step {step + 1} would be {momentum:g}, more than 1; set "
+            f"schedule.momentum_follows=false, or factors up to {1 / float(values['momentum']):.4g}"
+        )
+    return scheduled | {"momentum": momentum}
 
 
 class Scheduled(Sequence[dict[str, float]]):

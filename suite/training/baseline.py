@@ -14,6 +14,7 @@ from suite.settings.run import BaselineRun
 from suite.training.absence import Absences
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
+from suite.training.metrics import read_metrics
 
 
 def measure_baseline(task: Task, run: BaselineRun, absences: Callable[[], Absences] = Absences) -> Iterator[Event]:
@@ -36,7 +37,7 @@ def measure_baseline(task: Task, run: BaselineRun, absences: Callable[[], Absenc
     clock.start()
     model = member.fit(task, run.seed)
     with clock.paused("evaluation"):
-        metrics = member.score(task, model)
+        metrics = read_metrics(task, member.score(task, model))
         yield Evaluated(None, None, clock.seconds, clock.wall, metrics)
     with clock.paused("logging"):
         reached = task.targets and all(target.met(metrics) for target in task.targets)

@@ -35,6 +35,7 @@ from suite.training.checkpoint import State
 from suite.training.clock import Clock
 from suite.training.idle import wait_until_idle
 from suite.training.loader import Loader, Validation, count_spare_cores
+from suite.training.metrics import read_metrics
 from suite.training.weights import Keeper, Weights
 
 Save = Callable[[int, State, Snapshot], str]
@@ -221,7 +222,7 @@ class _Loop:
         """Compute the metrics of the validation split, and whether its outputs are finite; if not, all are None."""
         generate = self.task.generate if isinstance(self.task, Generates) else None
         outputs = _Watched(self.engine.evaluate(self.validation, generate))
-        metrics = self.task.score(outputs)
+        metrics = read_metrics(self.task, self.task.score(outputs))
         return (metrics if outputs.finite else dict.fromkeys(metrics)), outputs.finite
 
     def checkpoint(self, step: int) -> Checkpointed:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from suite.contract import Data
+from suite.contract import Data, UserError
 
 
 def stamp_files(paths: Iterable[Path]) -> str:
@@ -23,6 +23,18 @@ def stamp_files(paths: Iterable[Path]) -> str:
         status = path.stat() if path.exists() else None
         digest.update(f"{path}\t{status and (status.st_size, status.st_mtime_ns)}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def reject_copies(paths: Iterable[Path]) -> None:
+    """Reject a file beside a compressed copy of it: a reader of both would read everything twice.
+
+    Raises:
+        UserError: naming the first two.
+    """
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        if (first := seen.setdefault(path.with_suffix("") if path.suffix in (".gz", ".bz2") else path, path)) != path:
+            raise UserError(f"{path.parent}: contains both {first.name} and {path.name}; leave one of them")
 
 
 def count_recurring(train: Iterable[bytes], valid: Iterable[bytes]) -> int:

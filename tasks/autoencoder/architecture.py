@@ -25,6 +25,8 @@ class Architecture:
     def __post_init__(self) -> None:
         if self.loss not in ("bernoulli", "squared"):
             raise UserError(f"task.loss={self.loss}: unknown; choose one of bernoulli, squared")
+        if len(self.widths) < 2:
+            raise UserError(f"task.widths={list(self.widths)}: must be at least two, of the pixels and of the code")
 
     @property
     def sequence(self) -> list[tuple[str, int, int, bool]]:

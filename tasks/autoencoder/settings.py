@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from suite.declared import PROBLEM, setting
+from suite.declared import PROBLEM, Sizes, setting
 from suite.nodes import Options, TaskSettings
 
 
@@ -27,9 +27,7 @@ class Settings(TaskSettings):
         ..., "where the data comes from", affects=PROBLEM
     )
     on_error: Literal["stop"] = setting(..., "damaged files cannot be skipped")
-    widths: tuple[int, ...] = setting(
-        ..., "widths from the pixels to the code; the decoder mirrors them", affects=PROBLEM
-    )
+    widths: Sizes = setting(..., "widths from the pixels to the code; the decoder mirrors them", affects=PROBLEM)
     loss: Literal["bernoulli", "squared"] = setting(..., "loss of a pixel", affects=PROBLEM)
     penalty: float = setting(..., "tau of ½ tau |theta|², weights and biases", at_least=0, affects=PROBLEM)
     samples: dict[str, int] = setting(..., "sizes of the published data, used where it is absent", affects=PROBLEM)

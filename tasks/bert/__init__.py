@@ -278,7 +278,8 @@ def make(
         sizes: options of `Architecture`, without the vocabulary, which the source gives.
 
     Raises:
-        UserError: for an unknown source or value, or sequences longer than the table of positions.
+        UserError: for an unknown source or value, or sequences without a token or longer than the table of
+            positions.
     """
     settings = (
         ("data", data, SOURCES),
@@ -288,6 +289,8 @@ def make(
     for name, value, known in settings:
         if value not in known:
             raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
+    if sequence < (least := 4 if next_sentence else 3):
+        raise UserError(f"task.sequence={sequence}: must be at least {least}: a token, [CLS] and each segment's [SEP]")
     if sequence > sizes["positions"]:
         raise UserError(f"task.sequence={sequence}: must be at most task.positions={sizes['positions']}")
     module = importlib.import_module(f"suite.tasks.bert.{data}")

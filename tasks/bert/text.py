@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.contract import UserError
+from suite.tasks._data import reject_copies
 from suite.tasks._data.prepared import hash_file
 
 PATTERNS = ("*.txt", "*.txt.gz", "*.txt.bz2", "wiki_*")
@@ -59,7 +60,7 @@ def find_files(root: Path) -> list[Path]:
     """Return the text files below a directory, sorted; or the file itself.
 
     Raises:
-        UserError: if there are none.
+        UserError: if there are none, or one is there also compressed.
     """
     if root.is_file():
         return [root]
@@ -67,7 +68,8 @@ def find_files(root: Path) -> list[Path]:
     matches = {path for path in matches if path.name not in NOT_TEXT}
     if not matches:
         raise UserError(f"no text in {root}. {EXPECTED}. Type --from DIRECTORY")
-    return sorted(matches)
+    reject_copies(found := sorted(matches))
+    return found
 
 
 def survey_files(root: Path) -> tuple[list[File], list[str]]:

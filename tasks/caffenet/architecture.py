@@ -7,7 +7,7 @@ response normalisation.
 
 from dataclasses import dataclass
 
-from suite.contract import Layer, Spec
+from suite.contract import Layer, Spec, UserError
 
 POOL, POOL_STRIDE = 3, 2
 NORM_SIZE, NORM_ALPHA, NORM_BETA = 5, 1e-4, 0.75  # Caffe and torch both divide alpha by the window's size
@@ -49,6 +49,13 @@ class Architecture:
     size: int
     init: str = "gaussian"
     group: int = 1  # without batch normalisation, samples need not be on one device
+
+    def __post_init__(self) -> None:
+        side = self.size
+        for conv in self.convolutions:
+            side = _count_bytes_after(conv, side, 1)[1]
+            if side < 1:
+                raise UserError(f"task.image_size={self.size}: nothing is left of so small an image after {conv.name}")
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:

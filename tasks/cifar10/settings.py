@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from suite.declared import PROBLEM, setting
+from suite.declared import PROBLEM, Sizes, setting
 from suite.nodes import Options, TaskSettings
 
 
@@ -21,7 +21,7 @@ class Settings(TaskSettings):
     variant: Literal["resnet18"] = setting(..., "which network", affects=PROBLEM)
     data: Literal["shapes", "cifar10"] = setting(..., "where the data comes from", affects=PROBLEM)
     on_error: Literal["stop"] = setting(..., "damaged files cannot be skipped")
-    blocks: tuple[int, ...] = setting(..., "blocks of each stage", affects=PROBLEM)
+    blocks: Sizes = setting(..., "blocks of each stage", affects=PROBLEM)
     width: int = setting(..., "channels of the stem", at_least=1, affects=PROBLEM)
     bn_group: int = setting(..., "consecutive images that share batch normalisation's statistics", at_least=1)
     smoothing: float = setting(

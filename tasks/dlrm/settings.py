@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from suite.declared import PROBLEM, setting
+from suite.declared import PROBLEM, Sizes, setting
 from suite.nodes import Options, TaskSettings
 
 
@@ -25,10 +25,10 @@ class Settings(TaskSettings):
     on_error: Literal["stop", "skip"] = setting(..., "what to do with a damaged file or line")
     placement: Literal["replicated", "rows"] = setting(..., "placement of the tables")
     width: int = setting(..., "width of an embedding", at_least=1, affects=PROBLEM)
-    bottom: tuple[int, ...] = setting(..., "widths of the bottom network", affects=PROBLEM)
-    top: tuple[int, ...] = setting(..., "widths of the top network", affects=PROBLEM)
+    bottom: Sizes = setting(..., "widths of the bottom network", affects=PROBLEM)
+    top: Sizes = setting(..., "widths of the top network", affects=PROBLEM)
     interaction: Literal["dot", "cross"] = setting(..., "how features are combined", affects=PROBLEM)
-    hots: tuple[int, ...] = setting(..., "ids of each feature; one number holds for all", affects=PROBLEM)
+    hots: Sizes = setting(..., "ids of each feature; one number holds for all", affects=PROBLEM)
     cross_layers: int = setting(..., "layers of the cross network", at_least=0, affects=PROBLEM)
     cross_rank: int = setting(..., "rank of its matrices", at_least=1, affects=PROBLEM)
     limit: int | None = setting(
@@ -37,7 +37,7 @@ class Settings(TaskSettings):
         at_least=1,
         affects=PROBLEM,
     )
-    published_rows: tuple[int, ...] = setting(
+    published_rows: Sizes = setting(
         ..., "rows of the published tables, used where the logs are absent", affects=PROBLEM
     )
     source: Source = setting(..., "options of the data", affects=PROBLEM)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from suite.declared import PROBLEM, setting
+from suite.declared import PROBLEM, Sizes, setting
 from suite.nodes import Options, TaskSettings
 
 
@@ -24,7 +24,7 @@ class Settings(TaskSettings):
     variant: Literal["v1.5"] = setting(..., "which network", affects=PROBLEM)
     data: Literal["digits", "shapes", "fashion", "folder"] = setting(..., "where the data comes from", affects=PROBLEM)
     on_error: Literal["stop", "skip"] = setting(..., "what to do with a damaged file or line")
-    blocks: tuple[int, ...] = setting(..., "bottlenecks of each stage", affects=PROBLEM)
+    blocks: Sizes = setting(..., "bottlenecks of each stage", affects=PROBLEM)
     width: int = setting(..., "channels of the stem", at_least=1, affects=PROBLEM)
     bn_group: int = setting(..., "consecutive images that share batch normalisation's statistics", at_least=1)
     image_size: int = setting(..., "height and width", at_least=1, affects=PROBLEM)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from suite.contract import UserError
+from suite.tasks._data import reject_copies
 from suite.tasks._data.prepared import hash_file, write_manifest
 from suite.tasks.transformer import sgm
 from suite.tasks.transformer.architecture import SPECIAL, UNKNOWN
@@ -89,7 +90,7 @@ def find_files(source: Path) -> dict[str, dict[str, list[Path]]]:
     """Find the files of each split and language.
 
     Raises:
-        UserError: if the directory is not laid out as described above.
+        UserError: if the directory is not laid out as described above, or holds a file also as .gz.
     """
     if not source.is_dir():
         raise UserError(f"no directory {source}. {LAYOUT}")
@@ -112,6 +113,7 @@ def find_files(source: Path) -> dict[str, dict[str, list[Path]]]:
             )
         if counts != {0}:
             files_by_split[split] = files
+            reject_copies(path for paths in files.values() for path in paths)
     return files_by_split
 
 

@@ -387,6 +387,22 @@ def test_groups_keep_the_ratio_of_their_rates(made: Callable[..., Any]) -> None:
         assert np.allclose(value, (whole if value.ndim > 1 else fifth)[name], atol=1e-7), name
 
 
+def test_state_that_grows_is_refused_in_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax.numpy as jnp
+    import optax
+
+    def lengthen(learning_rate: float) -> Any:
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            return optax.tree.scale(-learning_rate, grads), jnp.append(state, 0.0)
+
+        return optax.GradientTransformation(lambda params: jnp.zeros(1), update)
+
+    monkeypatch.setattr(optax, "lengthening", lengthen, raising=False)
+    one = engine(config("external", "jax", hyper={"jax": "optax.lengthening", "lr": 0.01}))
+    with pytest.raises(UserError, match="a step changes the shapes or types of its state"):
+        one.warm(one.task.batch("train", 0, 0), range(1), {"lr": 0.01})
+
+
 def test_what_optax_draws_while_it_is_traced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a number is a constant of the compiled step, and another one in each run."""
     import optax

@@ -1,5 +1,6 @@
 """BERT's data: hiding, the order of samples, text to pieces to records, damaged files."""
 
+import gzip
 import json
 import tracemalloc
 import unicodedata
@@ -262,6 +263,13 @@ def test_a_directory_without_text_says_what_was_expected(tmp_path: Path) -> None
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(UserError, match="WikiExtractor's files"):
         text.find_files(tmp_path)
+
+
+def test_a_file_beside_a_compressed_copy_is_not_read_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The dog runs.\n")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"The dog runs.\n"))
+    with pytest.raises(UserError, match=r"contains both a\.txt and a\.txt\.gz; leave one of them"):
+        text.survey_files(tmp_path)
 
 
 @pytest.mark.quick

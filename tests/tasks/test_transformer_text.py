@@ -309,6 +309,16 @@ def test_a_segment_that_is_not_utf_8_is_skipped_with_its_pair(tmp_path: Path) ->
         list(preparation.read_pairs(files, skipped))
 
 
+def test_a_file_beside_a_compressed_copy_is_not_read_twice(tmp_path: Path) -> None:
+    for name in ("train", "valid"):
+        for language in ("en", "fr"):
+            (tmp_path / f"{name}.{language}").write_text("a b\n")
+    for language in ("en", "fr"):
+        (tmp_path / f"valid.{language}.gz").write_bytes(gzip.compress(b"a b\n"))
+    with pytest.raises(UserError, match=r"contains both valid\.en and valid\.en\.gz; leave one of them"):
+        preparation.find_files(tmp_path)
+
+
 def test_damaged_text_is_named_by_file_and_line(tmp_path: Path) -> None:
     text = write(tmp_path / "text", lines=30)
     french = text / "train.fr"

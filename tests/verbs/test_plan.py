@@ -150,6 +150,8 @@ def test_the_state_of_another_packages_optimizer_is_counted(suite: Call, words: 
         (["backend=jax", "optimizer.jax=optax.adamm"], "optax has no adamm; did you mean"),
         (["backend=jax", "optimizer.jax=optax.identity"], "takes no learning_rate"),
         (["optimizer.jax=optax.adam"], "not read with backend=torch"),
+        (["optimizer.torch=torch.optim.SGD", "optimizer.arguments={momentum: -1}"], "Invalid momentum value: -1"),
+        (["backend=jax", "optimizer.jax=optax.sgd", "optimizer.arguments={mu: 0.9}"], "unexpected keyword argument"),
     ],
 )
 def test_a_plan_and_a_run_refuse_an_optimizer_of_another_package_alike(
