@@ -171,11 +171,12 @@ def _run_all(commands: list[list[str]], runs: "list[AnyRun]", directory: Path | 
     Raises:
         UserError: if the only run is rejected.
     """
-    from suite.launch import local
+    from suite.nodes import Part
     from suite.settings.run import Run
 
     first = runs[0]
-    launch = first.launch.member.launch if isinstance(first, Run) else local.launch
+    launcher = Part(module=first.launch.module if isinstance(first, Run) else "suite.launch.local")
+    launch = launcher.member.launch
     typed = [add_directory(overrides, directory) for overrides in commands]
     codes: list[int] = []
     launched: list[tuple[list[str], Path | None]] = []
