@@ -6,6 +6,7 @@ which the host waits for the device. `install` needs the library made from devic
 """
 
 import contextlib
+import functools
 import itertools
 import threading
 import traceback
@@ -265,11 +266,16 @@ def _makes_host_wait(
 
 def _find_place() -> str:
     """Return the innermost line of the suite that is running, as file:line."""
-    for frame, line in traceback.walk_stack(None):
-        file = Path(frame.f_code.co_filename)
-        if file.is_relative_to(ROOT) and "site-packages" not in file.parts and not file.is_relative_to(HERE):
-            return f"{file.relative_to(ROOT)}:{line}"
-    return "torch"
+    places = ((_find_file(frame.f_code.co_filename), line) for frame, line in traceback.walk_stack(None))
+    return next((f"{file}:{line}" for file, line in places if file), "torch")
+
+
+@functools.cache
+def _find_file(name: str) -> Path | None:
+    """Return a file of the suite as a path inside the checkout; others are None, and the pretend device's own."""
+    file = Path(name)
+    own = file.is_relative_to(ROOT) and "site-packages" not in file.parts and not file.is_relative_to(HERE)
+    return file.relative_to(ROOT) if own else None
 
 
 def _check_streams(name: str, operands: list[Any]) -> None:
