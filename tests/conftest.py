@@ -135,3 +135,16 @@ def suite(
         return code, out + err
 
     return call
+
+
+@pytest.fixture
+def tiny(suite: Callable[..., tuple[int, str]]) -> Callable[..., str]:
+    """A run of the tiny task as `suite` makes it, which must end with `code`; returns what was printed."""
+    from tiny_runs import TINY
+
+    def call(*arguments: str, code: int = 0) -> str:
+        found, text = suite(*TINY, *arguments)
+        assert found == code, text
+        return text
+
+    return call
