@@ -1,5 +1,6 @@
 """Setup of every test: four host devices for jax, one thread a framework, the members outside the tree."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -70,6 +71,16 @@ def forget_compiled_programs() -> Iterator[None]:
             sys.modules["suite.engine.jax_kept"].KEPT.clear()
         sys.modules["jax"].clear_caches()
         gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def read_each_result_once() -> Iterator[None]:
+    """Many commands read all committed results, which takes seconds; what was read from a text does not change."""
+    from suite.entries import intake
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intake, "parse_result", functools.lru_cache(4096)(intake.parse_result))
+        yield
 
 
 @pytest.fixture(scope="session")
