@@ -1,5 +1,6 @@
 """Setup of every test: four host devices for jax, one thread a framework, the members outside the tree."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -72,6 +73,16 @@ def forget_compiled_programs() -> Iterator[None]:
         gc.collect()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def read_each_result_once() -> Iterator[None]:
+    """Many commands read all committed results, which takes seconds; what was read from a text does not change."""
+    from suite.entries import intake
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intake, "parse_result", functools.lru_cache(4096)(intake.parse_result))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Small real data beside the checkout; tests that need it are skipped without it."""
@@ -133,5 +144,18 @@ def suite(
         code = cli.main(arguments)
         out, err = capfd.readouterr()
         return code, out + err
+
+    return call
+
+
+@pytest.fixture
+def tiny(suite: Callable[..., tuple[int, str]]) -> Callable[..., str]:
+    """A run of the tiny task as `suite` makes it, which must end with `code`; returns what was printed."""
+    from tiny_runs import TINY
+
+    def call(*arguments: str, code: int = 0) -> str:
+        found, text = suite(*TINY, *arguments)
+        assert found == code, text
+        return text
 
     return call

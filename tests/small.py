@@ -6,8 +6,12 @@ from typing import Any
 import engines
 
 from suite import load
+from suite.contract import Task
+from suite.launch.job import make_task
 from suite.settings import configure
 from suite.settings.run import Run
+from suite.tasks._data.shapes import Shapes
+from suite.tasks._images import Classification
 
 SMALL_FRNN = [
     *("batch_size=8", "eval_batch_size=24", "length=16", "filters=4", "dense=8", "hidden=6"),
@@ -84,3 +88,11 @@ def small(name: str, options: Any = None, *overrides: str, directory: Path | Non
     chosen = [f"task.{option}" for option in (TASKS[name][0] if options is None else options)]
     run = configure.resolve_training([f"task={name}", *overrides, *chosen], directory)
     return engines.change(run, changes) if changes else run
+
+
+def make_small(run: Run) -> Task:
+    """The task of a small run, with fewer generated images: a run's take seconds to paint."""
+    task = make_task(run)
+    if isinstance(task, Classification) and isinstance(task.images, Shapes):
+        task.images = Shapes(task.images.size, train=128, valid=32)
+    return task

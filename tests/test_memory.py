@@ -4,6 +4,7 @@ from typing import Any
 
 import engines
 import pytest
+import small
 from tiny_runs import TINY, Call
 
 from suite import load
@@ -15,12 +16,13 @@ from suite.settings.run import Run
 
 ESTIMATED = 0.02  # of the activations
 HELD = 0.2  # of the optimizer's arrays
+FEW = "task.sources.hmm.options={train: 64, valid: 24}"  # sequences
 NETWORKS = {
-    "autoencoder": [["task.batch_size=50"]],
+    "autoencoder": [["task.batch_size=50", "task.sources.curves.options={train: 200, valid: 50}"]],
     "bert": [
-        [],
-        ["task.dropout=0.1", "task.layers=4"],
-        ["task.dropout=0.1", "task.batch_size=8", "task.heads=8", "task.sequence=128", "task.positions=128"],
+        [FEW],
+        ["task.dropout=0.1", "task.layers=4", FEW],
+        ["task.dropout=0.1", "task.batch_size=8", "task.heads=8", "task.sequence=128", "task.positions=128", FEW],
     ],
     "caffenet": [["task.batch_size=16"]],
     "cifar10": [["task.batch_size=32", "task.blocks=[2,2,1,1]"]],
@@ -51,15 +53,15 @@ def kept(engine: Any) -> int:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("task, options", [(task, each) for task, lists in NETWORKS.items() for each in lists])
 def test_activations_are_what_torch_keeps(task: str, options: list[str]) -> None:
-    config = configure.resolve([f"task={task}", *options, "threads=1"])
-    engine = engines.engine(config, make_task(config))
+    config = configure.resolve_training([f"task={task}", *options, "threads=1"])
+    engine = engines.engine(config, small.make_small(config))
     assert memory.estimate_memory(config, engine.task)["activations"] == pytest.approx(kept(engine), rel=ESTIMATED)
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("optimizer", sorted(set(load.find_members("optimizers")) - {"external", "kbfgs"}))
 def test_the_optimizers_arrays_are_counted(optimizer: str) -> None:
-    config = configure.resolve(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", "threads=1"])
+    config = configure.resolve(["task=bert", f"optimizer={optimizer}", "task.batch_size=8", FEW, "threads=1"])
     engine = engines.engine(config, make_task(config))
     engines.advance(engine, range(1), 1e-3)
     held = sum(value.nbytes for name, value in engine.snapshot()[0].items() if not engines.called(name))
@@ -111,7 +113,8 @@ def test_the_plan_warns_and_says_what_fits(suite: Call, monkeypatch: pytest.Monk
 
 def test_a_run_that_cannot_fit_does_not_start(suite: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """A refused run writes no file, a finished run is shown, and the optimizer's estimate is ignored."""
-    words = ["task=autoencoder", "optimizer=shampoo", "max_steps=1", "threads=1"]
+    words = ["task=autoencoder", "optimizer=shampoo", "max_steps=1", "threads=1", "track=none"]
+    words += ["task.widths=[784,200,30]", "task.sources.curves.options={train: 2000, valid: 50}"]
     config = configure.resolve_training(words)
     needed = memory.estimate_memory(config, make_task(config))
     fixed = needed["parameters"] + needed["activations"]

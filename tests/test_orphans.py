@@ -169,22 +169,15 @@ def test_a_log_out_of_order_is_not_folded(steps: list[int], evaluations: list[in
         record.fold_events(told, [])
 
 
-def test_a_log_out_of_order_gives_no_result_and_verify_reports_it(tmp_path: Path) -> None:
+def test_a_log_out_of_order_gives_no_result_and_verify_reports_it(suite: Call, tmp_path: Path) -> None:
     """A second writer's lines, appended while the run goes on, as a run without lock would."""
-    run = ("max_steps=60", "eval_every=20", "stop_at_target=false", "run_dir=cut")
-    finish(tmp_path, *run)
+    assert suite(*TINY, "max_steps=60", "eval_every=20", "stop_at_target=false", "run_dir=cut")[0] == 0
     shutil.copytree(tmp_path / "cut", tmp_path / "mixed")
     log = tmp_path / "mixed" / "events.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join([*lines[:30], *lines[20:]]))
-    said = subprocess.run(
-        [sys.executable, "-m", "suite", "verify", "mixed/result.json", "--steps", "0"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert said.returncode == 1 and "events.jsonl: step" in said.stdout and "several processes" in said.stdout
+    code, said = suite("verify", "mixed/result.json", "--steps", "0")
+    assert code == 1 and "events.jsonl: step" in said and "several processes" in said
 
 
 def test_a_second_writer_ends_a_run_without_result(suite: Call, monkeypatch: pytest.MonkeyPatch) -> None:

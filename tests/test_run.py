@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,38 +102,38 @@ def test_a_dead_rank_ends_the_run(tmp_path: Path) -> None:
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
-def test_a_finished_run_is_found_again(tmp_path: Path) -> None:
+def test_a_finished_run_is_found_again(tiny: Callable[..., str], tmp_path: Path) -> None:
     run = ("max_steps=4", "eval_every=2")
-    finish(tmp_path, *run)
+    tiny(*run)
     (first,) = (tmp_path / "runs" / "tiny").iterdir()
     result = (first / "result.json").read_bytes()
-    assert str(first.relative_to(tmp_path)) in finish(tmp_path, *run)
+    assert str(first.relative_to(tmp_path)) in tiny(*run)
     assert (first / "result.json").read_bytes() == result
-    finish(tmp_path, *run, "force=true")
-    finish(tmp_path, *run, "repeat=2")  # the first is found, the second is a further execution
+    tiny(*run, "force=true")
+    tiny(*run, "repeat=2")  # the first is found, the second is a further execution
     names = sorted(path.name for path in first.parent.iterdir())
     assert names == [first.name, f"{first.name}.2", f"{first.name}.3"]
     assert (first / "result.json").read_bytes() == result
 
 
 @pytest.mark.slow
-def test_another_source_is_never_reused(tmp_path: Path) -> None:
+def test_another_source_is_never_reused(tiny: Callable[..., str], tmp_path: Path) -> None:
     """A result of other code, packages or threads stands; the same command runs again beside it."""
     run = ("max_steps=4", "eval_every=2", "run_dir=here")
-    finish(tmp_path, *run)
+    tiny(*run)
     header = tmp_path / "here" / "header.json"
     changed = json.loads(header.read_text()) | {"fingerprint": "of another commit"}
     header.write_text(json.dumps(changed))
-    finish(tmp_path, *run)
+    tiny(*run)
     assert (tmp_path / "here.2" / "result.json").exists()
-    other = finish(tmp_path, "max_steps=4", "eval_every=1", "run_dir=here", code=2)
+    other = tiny("max_steps=4", "eval_every=1", "run_dir=here", code=2)
     assert "another configuration" in other
 
 
 @pytest.mark.parametrize("name", ["file", "file/run", "file/of/runs"])
-def test_a_file_where_a_run_would_write(tmp_path: Path, name: str) -> None:
+def test_a_file_where_a_run_would_write(tiny: Callable[..., str], tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    output = finish(tmp_path, "max_steps=4", f"run_dir={name}", code=2)
+    output = tiny("max_steps=4", f"run_dir={name}", code=2)
     assert f"{name}: file is a file; choose another run_dir=" in output and "Traceback" not in output
 
 
@@ -167,20 +168,20 @@ def test_sweep_runs_each_in_a_process_and_survives_a_diverging_one(tmp_path: Pat
     assert ["diverged" in line for line in table] == [False, False, True, True]
 
 
-def test_a_sweep_says_which_run_was_refused(tmp_path: Path) -> None:
+def test_a_sweep_says_which_run_was_refused(tiny: Callable[..., str], tmp_path: Path) -> None:
     """One place for two configurations is for the first."""
-    output = finish(tmp_path, "-m", "max_steps=4,5", "run_dir=here", code=2)
+    output = tiny("-m", "max_steps=4,5", "run_dir=here", code=2)
     assert "here: contains a run of another configuration" in output
     assert "1 of 2 runs were started; to rank them, run suite board" in output
     (rejected,) = [line for line in output.splitlines() if line.split()[:1] == ["max_steps=5"]]
     assert rejected.split()[-1] == "rejected"
     (tmp_path / "file").touch()
-    assert "0 of 2 runs were started\n" in finish(tmp_path, "-m", "max_steps=4,5", "run_dir=file/run", code=2)
+    assert "0 of 2 runs were started\n" in tiny("-m", "max_steps=4,5", "run_dir=file/run", code=2)
 
 
-def test_a_missed_target_fails_only_where_it_is_required(tmp_path: Path) -> None:
-    finish(tmp_path, "max_steps=4")
-    finish(tmp_path, "max_steps=4", "require=target", code=3)
+def test_a_missed_target_fails_only_where_it_is_required(tiny: Callable[..., str], tmp_path: Path) -> None:
+    tiny("max_steps=4")
+    tiny("max_steps=4", "require=target", code=3)
 
 
 @pytest.mark.slow

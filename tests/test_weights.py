@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +24,20 @@ def result(directory: Path) -> dict:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("first, second", [("torch", "jax"), ("jax", "torch")])
-def test_what_one_backend_trained_starts_the_other(tmp_path: Path, first: str, second: str) -> None:
-    finish(tmp_path, *SHORT, f"backend={first}", "run_dir=trained")
+def test_what_one_backend_trained_starts_the_other(
+    tiny: Callable[..., str], tmp_path: Path, first: str, second: str
+) -> None:
+    tiny(*SHORT, f"backend={first}", "run_dir=trained")
     trained = result(tmp_path / "trained")
     assert trained["weights"]["step"] == 20
-    finish(tmp_path, *STILL, f"backend={second}", "init_from=trained", "run_dir=again")
-    finish(tmp_path, *STILL, f"backend={second}", "run_dir=scratch")
+    tiny(*STILL, f"backend={second}", "init_from=trained", "run_dir=again")
+    tiny(*STILL, f"backend={second}", "run_dir=scratch")
     metrics = [result(tmp_path / name)["curve"][-1]["metrics"] for name in ("trained", "again", "scratch")]
     assert metrics[1] == pytest.approx(metrics[0], abs=1e-5) and metrics[2] != pytest.approx(metrics[0], abs=1e-3)
 
 
-def test_the_best_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
-    finish(
-        tmp_path, "max_steps=40", "eval_every=2", "stop_at_target=false", "optimizer.lr=3", "save=best", "run_dir=run"
-    )
+def test_the_best_weights_are_those_of_the_best_evaluation(tiny: Callable[..., str], tmp_path: Path) -> None:
+    tiny("max_steps=40", "eval_every=2", "stop_at_target=false", "optimizer.lr=3", "save=best", "run_dir=run")
     made = result(tmp_path / "run")
     metric, higher = made["targets"][-1]["metric"], made["targets"][-1]["higher_is_better"]
     values = [point["metrics"][metric] for point in made["curve"]]
@@ -47,8 +48,8 @@ def test_the_best_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> No
         assert json.loads(file.metadata()["suite"])["step"] == made["weights"]["step"]
 
 
-def test_no_weights_where_none_are_wanted(tmp_path: Path) -> None:
-    finish(tmp_path, *SHORT, "save=none", "run_dir=run")
+def test_no_weights_where_none_are_wanted(tiny: Callable[..., str], tmp_path: Path) -> None:
+    tiny(*SHORT, "save=none", "run_dir=run")
     assert not (tmp_path / "run" / "weights.safetensors").exists() and "weights" not in result(tmp_path / "run")
 
 
@@ -72,8 +73,8 @@ def test_a_resumed_run_keeps_the_same_best_weights(tmp_path: Path) -> None:
     assert result(tmp_path / "cut")["weights"] == result(tmp_path / "whole")["weights"]
 
 
-def test_wrong_weights_are_rejected_before_the_run(tmp_path: Path) -> None:
-    finish(tmp_path, *SHORT, "run_dir=trained")
+def test_wrong_weights_are_rejected_before_the_run(tiny: Callable[..., str], tmp_path: Path) -> None:
+    tiny(*SHORT, "run_dir=trained")
     values = load_file(tmp_path / "trained" / "weights.safetensors")
     name = next(iter(values))
     save_file({**values, name: np.zeros((1, 2, 3), np.float32)}, tmp_path / "shape.safetensors")
@@ -91,30 +92,30 @@ def test_wrong_weights_are_rejected_before_the_run(tmp_path: Path) -> None:
         "flipped": "its checksum differs",
         "absent": "absent.safetensors does not exist",
     }.items():
-        output = finish(tmp_path, *STILL, f"init_from={file}.safetensors", "run_dir=no", code=2)
+        output = tiny(*STILL, f"init_from={file}.safetensors", "run_dir=no", code=2)
         assert said in output and "Traceback" not in output
     assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.slow
-def test_replaced_initial_weights_run_again(tmp_path: Path) -> None:
-    finish(tmp_path, *SHORT, "run_dir=trained")
+def test_replaced_initial_weights_run_again(tiny: Callable[..., str], tmp_path: Path) -> None:
+    tiny(*SHORT, "run_dir=trained")
     for scale in (1, 1, 2):
         values = load_file(tmp_path / "trained" / "weights.safetensors")
         save_file(
             {key: (scale * value).astype(value.dtype) for key, value in values.items()}, tmp_path / "w.safetensors"
         )
-        output = finish(tmp_path, *STILL, "init_from=w.safetensors", "run_dir=run")
+        output = tiny(*STILL, "init_from=w.safetensors", "run_dir=run")
         assert ("this run has a result already" in output) is (scale == 1 and (tmp_path / "seen").exists())
         (tmp_path / "seen").touch()
     assert (tmp_path / "run.2" / "result.json").exists()
 
 
 @pytest.mark.slow
-def test_several_evaluations_in_a_row_must_meet_the_target(tmp_path: Path) -> None:
+def test_several_evaluations_in_a_row_must_meet_the_target(tiny: Callable[..., str], tmp_path: Path) -> None:
     run = ("max_steps=400", "eval_every=2", "optimizer=kfac")
-    finish(tmp_path, *run, "run_dir=one")
-    finish(tmp_path, *run, "target_evaluations=3", "run_dir=three")
+    tiny(*run, "run_dir=one")
+    tiny(*run, "target_evaluations=3", "run_dir=three")
     one, three = result(tmp_path / "one"), result(tmp_path / "three")
     assert one["outcome"]["kind"] == three["outcome"]["kind"] == "reached"
     target = three["targets"][-1]

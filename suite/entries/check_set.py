@@ -6,7 +6,7 @@ communication, backend and devices.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from suite.entries.condition import CADENCE, TUNING_SEEDS, format_condition, read_condition
@@ -34,11 +34,12 @@ def check_set(entries: Sequence[Entry]) -> Iterator[Finding]:
             key = {"condition": read_condition(entry.result), "columns": [getattr(spec, name) for name in COLUMNS]}
             rows[format_condition(key)].append(entry)
     for row in rows.values():
-        yield from _mixed(row)
-        names = [name for name in _differing(row) if name != CADENCE]  # the cadence does not change the training
+        settings_of = [_settings(entry) for entry in row]
+        differing = _differing(settings_of)
+        yield from _mixed(row, differing)
+        names = [name for name in differing if name != CADENCE]  # the cadence does not change the training
         by_settings: dict[str, list[Entry]] = defaultdict(list)
-        for entry in row:
-            settings = _settings(entry)
+        for entry, settings in zip(row, settings_of, strict=True):
             by_settings[format_condition([settings.get(name) for name in names])].append(entry)
         for alike in by_settings.values():
             yield from _versions(alike)
@@ -64,18 +65,16 @@ def row_name(entry: Entry) -> str:
     return escape_text(" ".join(str(word) for word in words))
 
 
-def _differing(row: Sequence[Entry]) -> list[str]:
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Find the settings in which results differ; one that older results lack counts only if others differ in it."""
-    settings = [_settings(entry) for entry in row]
     names = sorted({name for values in settings for name in values})
     return [
         name for name in names if len({format_condition(values[name]) for values in settings if name in values}) > 1
     ]
 
 
-def _mixed(row: Sequence[Entry]) -> Iterator[Finding]:
+def _mixed(row: Sequence[Entry], differing: Sequence[str]) -> Iterator[Finding]:
     """Runs of one method under equal conditions, but with different settings."""
-    differing = _differing(row)
     if differing:
         listed = ", ".join(escape_text(name) for name in differing[:MOST_NAMED])
         more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""

@@ -118,12 +118,14 @@ def list_differences(recorded: Any, computed: Any, place: str = "") -> Iterator[
         computed: the recomputed value.
         place: dotted key of the values; it begins each line.
     """
+    if recorded == computed:
+        return
     pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(recorded, dict) and isinstance(computed, dict):
         pairs = [(key, recorded.get(key), computed.get(key)) for key in recorded.keys() | computed.keys()]
     elif isinstance(recorded, list) and isinstance(computed, list) and len(recorded) == len(computed):
         pairs = [(key, *pair) for key, pair in enumerate(zip(recorded, computed, strict=True))]
-    elif recorded != computed and not (recorded != recorded and computed != computed):  # NaN equals NaN here
+    elif recorded == recorded or computed == computed:  # NaN equals NaN here
         yield f"{place}: the result has {recorded!r}, recomputed {computed!r}"
     for key, before, after in sorted(pairs, key=lambda pair: str(pair[0])):
         yield from list_differences(before, after, f"{place}.{key}" if place else str(key))

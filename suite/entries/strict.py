@@ -21,6 +21,8 @@ LISTED = 20  # faults that are reported for one file
 SHOWN = 160  # characters of a text from outside that a message repeats
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)  # a text, which may be cut off, or a bracket
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 class Unreadable(ValueError):
     """A file that is not JSON as this module accepts it; the message has the place and the cause."""
@@ -45,7 +47,10 @@ def escape_text(value: object) -> str:
     """
     text = str(value)
     head = text[: 2 * SHOWN]
-    plain = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in head)
+    if head.isprintable():
+        plain = head
+    else:
+        plain = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in head)
     return plain if len(text) <= SHOWN and len(plain) <= 2 * SHOWN else f"{plain[:SHOWN]}…"
 
 
@@ -159,5 +164,5 @@ def _faults(value: Any, place: str = "") -> Iterator[str]:
 def _text_faults(text: str) -> Iterator[str]:
     if len(text) > LONGEST:
         yield f"has {len(text):,} characters; the limit is {LONGEST:,}"
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    if SURROGATE.search(text):
         yield "contains half of a surrogate pair, which is no character"

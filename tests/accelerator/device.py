@@ -6,6 +6,7 @@ which the host waits for the device. `install` needs the library made from devic
 """
 
 import contextlib
+import functools
 import itertools
 import threading
 import traceback
@@ -20,7 +21,7 @@ from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-HERE, ROOT = str(Path(__file__).parent), Path(__file__).parents[2]
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 COPIES = {"_to_copy", "copy_"}
 STAGED = 2**16  # bytes that CUDA copies to the device without a wait from memory that is not pinned
@@ -183,7 +184,8 @@ def run_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     result = run(*tree_map(copy_to_host, args), **inner)
     if not to_device:
         return result
-    wide[_find_place()] += on_device and any(is_wide(value) for value in tree_leaves(result))
+    if on_device and any(is_wide(value) for value in tree_leaves(result)):
+        wide[_find_place()] += 1
     wrapped = tree_map(lambda value: OnDevice(value) if isinstance(value, Tensor) else value, result)
     return wrapped if name == "_to_copy" else return_and_correct_aliasing(func, args, kwargs, wrapped)
 
@@ -224,7 +226,8 @@ def multiply_matrices(
     left: Tensor, right: Tensor, kind: torch.dtype | None = None, *, out: Tensor | None = None
 ) -> Tensor:
     """Return left right in the type `kind`; CPUs have no such kernel."""
-    summed[_find_place()] += kind is not None
+    if kind is not None:
+        summed[_find_place()] += 1
     return torch.matmul(left.to(kind or left.dtype), right.to(kind or right.dtype), out=out)
 
 
@@ -263,9 +266,16 @@ def _makes_host_wait(
 
 def _find_place() -> str:
     """Return the innermost line of the suite that is running, as file:line."""
-    own = [f for f in traceback.extract_stack() if Path(f.filename).is_relative_to(ROOT)]
-    own = [f for f in own if "site-packages" not in f.filename and not f.filename.startswith(HERE)]
-    return f"{Path(own[-1].filename).relative_to(ROOT)}:{own[-1].lineno}" if own else "torch"
+    places = ((_find_file(frame.f_code.co_filename), line) for frame, line in traceback.walk_stack(None))
+    return next((f"{file}:{line}" for file, line in places if file), "torch")
+
+
+@functools.cache
+def _find_file(name: str) -> Path | None:
+    """Return a file of the suite as a path inside the checkout; others are None, and the pretend device's own."""
+    file = Path(name)
+    own = file.is_relative_to(ROOT) and "site-packages" not in file.parts and not file.is_relative_to(HERE)
+    return file.relative_to(ROOT) if own else None
 
 
 def _check_streams(name: str, operands: list[Any]) -> None:

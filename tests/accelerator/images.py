@@ -7,7 +7,6 @@ import small
 import torch
 
 from accelerator import device
-from suite.launch.job import make_task
 
 STEPS = 2  # before the snapshot
 
@@ -37,7 +36,7 @@ def train(task: str, form: int, place: str) -> tuple[list[str], dict[str, torch.
     """Return the calls of convolutions as `compare_task` does, weights and logits, and the fact."""
     options = ["optimizer=sgd", "track=none"]
     run = small.small(task, small.TASKS[task][form], *options, device=place, precision="float64")
-    made = make_task(run)
+    made = small.make_small(run)
     calls: list[str] = []
     engine = make_engine(run, made, calls)
     for step in range(STEPS):

@@ -3,10 +3,10 @@
 from typing import Any
 
 import engines
+import small
 import torch
 
 from accelerator import device
-from suite.launch.job import make_task
 from suite.projection import memory
 from suite.settings import configure
 
@@ -20,7 +20,7 @@ def measure_task(task: str, options: list[str]) -> tuple[int, int]:
     """Return the bytes that a pass keeps, master weights apart, and the estimate of activations and copies."""
     run = configure.resolve_training([f"task={task}", *options, "threads=1", "device=cuda"])
     with device.Tensors():
-        engine: Any = engines.engine(run, make_task(run))
+        engine: Any = engines.engine(run, small.make_small(run))
         masters = {_storage(value).data_ptr() for value in engine.model.parameters()}
         storages: dict[int, torch.UntypedStorage] = {}
 

@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 
 from accelerator import device, images
 from suite.contract import Generates, SendsBytes
-from suite.launch.job import make_task
 from suite.settings.run import Run
 
 # optimizer and its settings, task or None for the tiny one, its form in small.py, precision
@@ -99,7 +98,7 @@ def measure_large_batches() -> dict[str, Any]:
     """
     form = [*small.TASKS["autoencoder"][0], "batch_size=128"]
     run = small.small("autoencoder", form, "optimizer=sgd", device="cuda")
-    batch = make_task(run).batch("train", 0, 0, 0, 1)
+    batch = small.make_small(run).batch("train", 0, 0, 0, 1)
     with device.Tensors():
         engine, waits = train(run, 2)
         pinned = engine.pin_batch(batch)
@@ -120,7 +119,7 @@ def describe(case: Case, place: str) -> Run:
 
 def train(run: Run, steps: int) -> tuple[Any, list[dict[str, int]]]:
     """Make some steps and evaluate a batch; returns the engine and the waits of each step."""
-    task = make_task(run)
+    task = small.make_small(run)
     convolutions: list[str] = []
     engine, waits = images.make_engine(run, task, convolutions), []
     packed = engine.takes_bytes and isinstance(task, SendsBytes) and task.moments

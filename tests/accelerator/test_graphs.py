@@ -12,7 +12,6 @@ import small
 import torch
 from torch._dynamo.utils import counters
 
-from suite.launch.job import make_task
 from suite.settings.run import Run
 
 # what may break a graph, by a text in torch's explanation
@@ -38,7 +37,7 @@ def make_engine(form: str, *overrides: str, **changes: Any) -> Any:
     """An engine that compiles its model, on a task in one of its small forms."""
     task, number = FORMS[form]
     run: Run = small.small(task, small.TASKS[task][number], *overrides, compile=True, **changes)
-    return engines.engine(run, make_task(run))
+    return engines.engine(run, small.make_small(run))
 
 
 def find_breaks() -> list[str]:

@@ -7,11 +7,13 @@ import pytest
 
 pytestmark = pytest.mark.xdist_group("accelerator kept")
 # with dropout: without it, a GPU's attention is one kernel, which the pretend device does not have
+FEW = ["task.sources.hmm.options={train: 64, valid: 24}"]  # sequences
 LONG = ["task.heads=8", "task.sequence=128", "task.positions=128"]
 CASES = [
-    ("autoencoder", ["task.batch_size=2000"]),  # the estimate counts the copy of the first matrix, which no pass keeps
-    ("bert", ["task.dropout=0.1", "task.layers=1"]),
-    ("bert", ["task.dropout=0.1", "task.layers=1", "task.batch_size=8", *LONG]),
+    # the estimate counts the copy of the first matrix, which no pass keeps
+    ("autoencoder", ["task.batch_size=2000", "task.sources.curves.options={train: 2000, valid: 50}"]),
+    ("bert", ["task.dropout=0.1", "task.layers=1", *FEW]),
+    ("bert", ["task.dropout=0.1", "task.layers=1", "task.batch_size=8", *FEW, *LONG]),
     ("caffenet", ["task.batch_size=16"]),
     ("cifar10", ["task.batch_size=32", "task.blocks=[1,1,1,1]"]),
     ("dlrm", ["task.batch_size=128"]),

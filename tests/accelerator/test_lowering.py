@@ -15,7 +15,6 @@ import pytest
 import small
 
 from suite.engine.jax_programs import Programs
-from suite.launch.job import make_task
 from suite.settings.run import Run
 
 PLATFORMS = ("cuda", "tpu")
@@ -52,7 +51,7 @@ def lower_programs(run: Run, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[
 
     monkeypatch.setattr(jax.stages.Traced, "lower", lower_for_all)
     monkeypatch.setattr(Programs, "compile", lambda self, lowered: None)
-    engine = engines.engine(run, engines.tiny() if run.task.name == "tiny" else make_task(run))
+    engine = engines.engine(run, engines.tiny() if run.task.name == "tiny" else small.make_small(run))
     engine.warm(engine.task.batch("train", 0, 0), range(6), {})
     return texts
 

@@ -16,7 +16,6 @@ from torch._dynamo.utils import counters
 
 from suite.contract import Finished
 from suite.counters.jax import COMPILED, compilations
-from suite.launch.job import make_task
 from suite.settings.run import Run
 from suite.training.clock import Clock
 from suite.training.loop import train
@@ -58,7 +57,7 @@ def billed(monkeypatch: pytest.MonkeyPatch, idle: None) -> Callable[..., tuple[i
         jax.clear_caches()
         torch.compiler.reset()
         counters.clear()
-        began, task = count(), make_task(run)
+        began, task = count(), small.make_small(run)
         *_, last = train(task, engines.engine(run, task), run)
         assert isinstance(last, Finished) and last.outcome["kind"] == "exhausted"
         return marks[0] - began, sum(stopped - went for went, stopped in zip(marks[::2], marks[1::2], strict=False))

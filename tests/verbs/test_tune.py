@@ -97,7 +97,7 @@ def test_a_killed_trial_says_nothing_about_its_values(suite: Call, tmp_path: Pat
 
 
 def test_tune_without_a_target_writes_nothing(suite: Call, tmp_path: Path) -> None:
-    code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "--out", "never.yaml")
+    code, text = suite("tune", *TINY, "max_steps=1", "trials=1", "seeds=1", "--out", "never.yaml")
     assert code == 1 and "the best trial reached no target" in text and not (tmp_path / "never.yaml").exists()
 
 
