@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass
 
-from suite.contract import Layer, Spec, UserError
+from suite.contract import Layer, Spec
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,6 @@ class Architecture:
     widths: tuple[int, ...]
     loss: str
     penalty: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.loss not in ("bernoulli", "squared"):
-            raise UserError(f"task.loss={self.loss}: unknown; choose one of bernoulli, squared")
 
     @property
     def sequence(self) -> list[tuple[str, int, int, bool]]:

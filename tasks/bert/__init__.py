@@ -16,7 +16,7 @@ from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks._data.public import WIKITEXT_2
-from suite.tasks._sparse import KINDS, Sparsity
+from suite.tasks._sparse import Sparsity
 from suite.tasks.bert.architecture import Architecture
 from suite.tasks.bert.sample import Hiding, expand_records
 
@@ -189,7 +189,6 @@ class Bert:
         return metrics
 
 
-SOURCES = ("hmm", "records")
 PARTS = "shards"  # what `census` counts samples of
 PUBLIC = {"wikitext": WIKITEXT_2}  # text, which `suite data bert --from TEXT --to DIR` prepares
 
@@ -257,37 +256,13 @@ def make(
     absent: bool = False,
     **sizes: Any,
 ) -> Bert:
-    """Make the task from its configuration (conf/task/bert.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: where the records come from, one of SOURCES.
-        source: options of the source's `make`; the YAML file passes `on_error` to it.
-        variant: the architecture's name; `sizes` contains its values.
-        sequence: tokens of a record.
-        predictions: length of a record's list of masked words.
-        probability: share of tokens that are masked.
-        whole_word: mask all pieces of a word together.
-        next_sentence: use two segments per record, and a head that predicts whether they belong together.
-        batch_size: global batch, in sequences.
-        eval_batch_size: batch of a validation pass.
-        targets: the ladder of masked-word accuracies, easiest first.
-        sparsity: of the encoder's matrices: dense, static or dynamic.
-        sparse: options of `Sparsity`, unless the matrices are dense.
-        on_error: what to do with a damaged shard, stop or skip.
-        absent: describe the task without its directory of records.
-        sizes: options of `Architecture`, without the vocabulary, which the source gives.
+    `absent` describes it without its records; `sizes` are those of `Architecture`, but for the vocabulary.
 
     Raises:
-        UserError: for an unknown source or value, or sequences longer than the table of positions.
+        UserError: for sequences longer than the table of positions.
     """
-    settings = (
-        ("data", data, SOURCES),
-        ("on_error", on_error, ("stop", "skip")),
-        ("sparsity", sparsity, ("dense", *KINDS)),
-    )
-    for name, value, known in settings:
-        if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if sequence > sizes["positions"]:
         raise UserError(f"task.sequence={sequence}: must be at most task.positions={sizes['positions']}")
     module = importlib.import_module(f"suite.tasks.bert.{data}")

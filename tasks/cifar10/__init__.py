@@ -10,7 +10,7 @@ from typing import Any
 
 from suite.contract import Data
 from suite.tasks._data.public import CIFAR_10
-from suite.tasks._images import AbsentImages, Classification, check_choices
+from suite.tasks._images import AbsentImages, Classification
 from suite.tasks._images.resnet import Architecture
 
 CITATION = "Krizhevsky: Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
@@ -65,23 +65,10 @@ def make(
     on_error: str = "stop",
     **options: Any,
 ) -> Cifar10:
-    """Make the task from its configuration (conf/task/cifar10.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: `shapes`, generated, or `cifar10`, batches of a directory.
-        source: what that source's `make` takes.
-        variant: of the model; resnet18 is the only one.
-        blocks: in each stage.
-        width: channels of the stem.
-        bn_group: samples that share batch-normalisation statistics.
-        absent: describe the task without its directory.
-        on_error: stop; a damaged batch cannot be skipped.
-        options: of `Classification`.
-
-    Raises:
-        UserError: for an unknown source, variant or value.
+    `absent` describes it without its directory; `options` are those of `Classification`.
     """
-    check_choices(data=(data, list(SOURCES)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
     images = (
         AbsentImages(PUBLISHED, classes=10, size=32)
         if absent

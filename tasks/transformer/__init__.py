@@ -184,7 +184,6 @@ class Translation:
         return score if np.isfinite(loss + undefined) else dict.fromkeys(score)
 
 
-SOURCES = ("grammar", "corpus")
 PARTS = "languages"  # what `census` counts words of
 
 
@@ -236,30 +235,13 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> Translation:
-    """Make the task from its configuration (conf/task/transformer.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: where the sentences come from, one of SOURCES.
-        source: options of the source's `make`.
-        variant: the name of the network's sizes in the YAML file.
-        depth: layers of each stack.
-        width: of the residual stream.
-        heads: of each attention.
-        feed_forward: width of the hidden layer.
-        tying: which of the three word matrices are shared: none, decoder or all.
-        norm: the position of LayerNorm, post or pre.
-        dropout: probability.
-        ambiguity: of the grammar; the YAML file passes it to the source.
-        on_error: what `suite data` does with a line that cannot be read, stop or skip.
-        absent: describe the task without its directory, at the size of WMT'14 English-French.
-        options: of `Translation`.
+    `absent` describes it at the size of WMT'14 English-French; `options` are those of `Translation`.
 
     Raises:
-        UserError: for an unknown source or value, or sizes that do not fit together.
+        UserError: for sizes that do not fit together, or an ambiguity of real sentences.
     """
-    for name, value, known in (("data", data, SOURCES), ("on_error", on_error, ("stop", "skip"))):
-        if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if ambiguity and data != "grammar":
         raise UserError(f"task.ambiguity={ambiguity}: only task.data=grammar has this setting; set task.ambiguity=0")
     module = importlib.import_module(f"suite.tasks.transformer.{data}")

@@ -72,7 +72,7 @@ class Corpus:
             raise UserError(
                 f"{self.root} contains {' and '.join(manifest['languages'])}, not {' and '.join(languages)}"
             )
-        if held_out not in ("valid", "test") or held_out not in manifest["splits"]:
+        if held_out not in manifest["splits"]:
             raise UserError(f"held_out={held_out}: {self.root} contains only {', '.join(manifest['splits'])}")
         self.vocabulary, splits = manifest["vocabulary"], manifest["splits"]
         train, self._valid = splits["train"], splits[held_out]
