@@ -4,7 +4,6 @@ The network is a ResNet of two 3×3 convolutions a block; batches and metric are
 images. See CARD.md for sources, licences and targets.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,12 +11,14 @@ from suite.contract import Data
 from suite.tasks._data.public import CIFAR_10
 from suite.tasks._images import AbsentImages, Classification
 from suite.tasks._images.resnet import Architecture
+from suite.tasks.cifar10 import binary, shapes
 
 CITATION = "Krizhevsky: Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
 SUMMARY = "CIFAR-10 classification with ResNet-18"
 VERSION = "1"
 PARTS = "classes"  # what `census` counts samples of
-SOURCES = {"shapes": "suite.tasks.cifar10.shapes", "cifar10": "suite.tasks.cifar10.binary"}
+SOURCES: Mapping[str, Any] = {"shapes": shapes, "cifar10": binary}
+census, check, count_recurring = binary.census, binary.check, binary.count_recurring
 PUBLIC = {"cifar10": CIFAR_10}
 PUBLISHED = Data("real", "CIFAR-10", "not here", {"train": 50_000, "valid": 10_000}, unit="images")
 
@@ -30,27 +31,6 @@ class Cifar10(Classification):
     def count_kept_bytes(self, value: int) -> float:
         """Bytes that one image leaves for the backward pass; see `suite.contract.Keeps`."""
         return self.architecture.count_kept_bytes(value, self.images.size)
-
-
-def check(data_dir: str, **_: Any) -> list[str]:
-    """One line for each damaged batch."""
-    from suite.tasks.cifar10 import binary
-
-    return binary.check(data_dir)
-
-
-def count_recurring(data_dir: str, **_: Any) -> int:
-    """Return how many validation images have the pixels of a training image."""
-    from suite.tasks.cifar10 import binary
-
-    return binary.count_recurring(data_dir)
-
-
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """Return the number of images of each class in each split."""
-    from suite.tasks.cifar10 import binary
-
-    return binary.census(data_dir)
 
 
 def make(
@@ -69,10 +49,6 @@ def make(
 
     `absent` describes it without its directory; `options` are those of `Classification`.
     """
-    images = (
-        AbsentImages(PUBLISHED, classes=10, size=32)
-        if absent
-        else importlib.import_module(SOURCES[data]).make(**source)
-    )
+    images = AbsentImages(PUBLISHED, classes=10, size=32) if absent else SOURCES[data].make(**source)
     architecture = Architecture(tuple(blocks), width, images.classes, bn_group, bottleneck=False, small=True)
     return Cifar10(images, architecture=architecture, **options)

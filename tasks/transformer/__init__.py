@@ -9,7 +9,6 @@ import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
-from suite.tasks.transformer import search
+from suite.tasks.transformer import corpus, preparation, search
 from suite.tasks.transformer.architecture import Architecture
 from suite.tasks.transformer.metric import bleu
 
@@ -187,35 +186,8 @@ class Translation:
 PARTS = "languages"  # what `census` counts words of
 
 
-def prepare(source: Path, target: Path, **options: Any) -> None:
-    """Prepare a corpus from text files; the options are those below `prepare` in conf/task/transformer.yaml."""
-    from suite.tasks.transformer import preparation
-
-    preparation.prepare(source, target, **options)
-
-
-def check(data_dir: str, **_: Any) -> list[str]:
-    """Read all files of a prepared corpus; return one line for each damaged file."""
-    from suite.tasks.transformer import corpus
-
-    return corpus.find_damaged_files(data_dir)
-
-
-def count_recurring(data_dir: str, **options: Any) -> int:
-    """Return how many held-out pairs equal a training pair."""
-    from suite.tasks.transformer import corpus
-
-    return corpus.count_recurring(data_dir, **options)
-
-
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """Return the number of words of each language in each split of a prepared corpus."""
-    from suite.tasks.transformer import corpus
-
-    splits = corpus.manifest_of(data_dir).content["splits"]
-    return {
-        split: {f"words of {side}": count for side, count in part["words"].items()} for split, part in splits.items()
-    }
+prepare = preparation.prepare
+census, check, count_recurring = corpus.census, corpus.check, corpus.count_recurring
 
 
 def make(
