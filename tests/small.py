@@ -26,6 +26,11 @@ SMALL_TRANSFORMER = [
     "sources.grammar.options.valid=20",
 ]
 SMALL_BATCHES = ["batch_size=8", "eval_batch_size=16"]
+SMALL_SHAPES = ["sources.shapes.options.train=240", "sources.shapes.options.valid=40"]
+SMALL_RESNET = [
+    *("data=shapes", "width=4", "bn_group=4", "image_size=32", "batch_size=16", "eval_batch_size=16"),
+    "sources.shapes.options.valid=40",
+]
 SMALL_DLRM = [
     *("batch_size=64", "eval_batch_size=128"),
     "sources.clicks.options={train: 2000, valid: 500}",
@@ -53,8 +58,11 @@ SMALL: dict[str, list[list[str]]] = {
         ["variant=faces", "widths=[625,20,10,5]", *SMALL_AUTOENCODER, "penalty=0.0"],
     ],
     "caffenet": [
-        ["width=6", "hidden=8", "image_size=64", *SMALL_BATCHES],
-        ["width=6", "hidden=8", "image_size=67", *SMALL_BATCHES, "init=gaussian", "dropout=0.0", "smoothing=0.1"],
+        ["width=6", "hidden=8", "image_size=64", *SMALL_BATCHES, *SMALL_SHAPES],
+        [
+            *("width=6", "hidden=8", "image_size=67", *SMALL_BATCHES, *SMALL_SHAPES),
+            *("init=gaussian", "dropout=0.0", "smoothing=0.1"),
+        ],
     ],
     "cifar10": [["width=3", "bn_group=4", "sources.shapes.options={train: 80, valid: 20}", *SMALL_BATCHES]],
     "dlrm": [SMALL_DLRM, [*SMALL_DLRM, "variant=v2", "limit=50"], [*SMALL_DLRM, "placement=rows"]],
@@ -70,8 +78,8 @@ SMALL: dict[str, list[list[str]]] = {
         [*SMALL_FRNN, "target=ttd", "activation=none", "protocol=cross"],
     ],
     "resnet50": [
-        ["data=shapes", "width=4", "bn_group=4", "batch_size=16", "image_size=32"],
-        ["data=shapes", "width=4", "bn_group=4", "batch_size=16", "image_size=32", "smoothing=0.1", "mixup=0.4"],
+        SMALL_RESNET,
+        [*SMALL_RESNET, "smoothing=0.1", "mixup=0.4"],
     ],
     "transformer": [
         [*SMALL_TRANSFORMER, "tying=none", "dropout=0.1", "smoothing=0.1"],

@@ -175,6 +175,7 @@ def _prepare(task: str, folder: Path | None, target: Path, overrides: Sequence[s
         raise UserError(f"{task}: the directory of the raw data is missing; use --from DIR")
     if not folder.exists():
         raise UserError(f"{folder}: no such directory")
+    configure.resolve([f"task={task}", *overrides], directory)  # judges the settings before hours of preparation
     disk.make_folder(target)
     Part(module=node["module"]).member.prepare(folder, target, **options)
 

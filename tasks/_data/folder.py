@@ -50,8 +50,6 @@ class Folder(Photographs):
             UserError: if the directory or an option is not as described.
         """
         super().__init__(Preprocessing(**options))
-        if on_error not in ("stop", "skip"):
-            raise UserError(f"on_error={on_error}: unknown; set task.on_error=stop or task.on_error=skip")
         found = read_layout(data_dir, classes=classes)
         self.names, self._root = found.classes, found.root
         self.classes = len(self.names)
@@ -118,7 +116,7 @@ class Folder(Photographs):
             try:
                 return decode(self._root / paths[candidate]), candidate, unreadable
             except UNREADABLE as error:
-                if self._on_error == "stop":
+                if self._on_error != "skip":
                     raise UserError(
                         f"cannot read {self._root / paths[candidate]}: {error}. Repair it, or set "
                         "task.on_error=skip to leave such files out; the result will list them"

@@ -122,8 +122,6 @@ def read_set(folder: Path, published: str, *, labelled: bool, valid: int | None 
             f"{folder}: contains files of {others[0]} instead of {published}; set another data_dir=DIRECTORY"
         )
     content, notes = "".join(md5.values()), [] if known else [f"idx images that are not the canonical {published}"]
-    if valid is not None and valid < 1:
-        raise UserError(f"task.sources.fashion.options.valid={valid}: must be at least 1")
     if valid is not None and valid != (whole := len(images["valid"])):
         if valid > whole:
             raise UserError(

@@ -183,17 +183,3 @@ def census(data_dir: str, *, data: str = "folder", **options: Any) -> dict[str, 
 def import_source(data: str) -> ModuleType:
     """Import the module of a source by its name, as in `task.data`."""
     return importlib.import_module(f"suite.tasks._data.{data}")
-
-
-def check_choices(**options: tuple[Any, Sequence[Any]]) -> None:
-    """Check settings of the task.
-
-    Args:
-        options: (value, allowed values) of each setting `task.<name>`.
-
-    Raises:
-        UserError: for a value that is not allowed; names the allowed ones.
-    """
-    for name, (value, choices) in options.items():
-        if value not in choices:
-            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(map(str, choices))}")

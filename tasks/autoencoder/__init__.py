@@ -63,9 +63,6 @@ class Autoencoder:
         targets: the ladder, easiest first.
         metric: the ladder's metric: `loss`, or `objective`, which includes the penalty.
         evaluate_on: the split of a validation pass: valid | train.
-
-    Raises:
-        UserError: for an unknown metric or split.
     """
 
     name, version, group = "autoencoder", VERSION, 1
@@ -81,10 +78,6 @@ class Autoencoder:
         metric: str = "loss",
         evaluate_on: str = "valid",
     ):
-        if metric not in ("loss", "objective"):
-            raise UserError(f"task.metric={metric}: unknown; set loss or objective")
-        if evaluate_on not in ("valid", "train"):
-            raise UserError(f"task.evaluate_on={evaluate_on}: unknown; set valid or train")
         self.images, self.architecture = images, architecture
         self.batch_size, self.eval_batch_size, self.evaluate_on = batch_size, eval_batch_size, evaluate_on
         self.targets = tuple(Target(metric, value, higher_is_better=False) for value in targets)
@@ -180,25 +173,13 @@ def make(
     on_error: str = "stop",
     **options: Any,
 ) -> Autoencoder:
-    """Make the task from its configuration (conf/task/autoencoder.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: where the images come from, one of SOURCES.
-        source: options of the source.
-        variant: mnist, curves or faces; the YAML file sets the other options accordingly.
-        widths: of the layers, from the pixels to the code.
-        loss: bernoulli | squared.
-        penalty: τ of ½ τ ‖θ‖².
-        samples: of the published set, for a task without its data.
-        absent: describe the task without its files.
-        on_error: stop; damaged files cannot be skipped.
-        options: of `Autoencoder`.
+    `absent` describes it without its files; `options` are those of `Autoencoder`.
 
     Raises:
-        UserError: for an unknown source, or images that do not fit the network.
+        UserError: for images that do not fit the network.
     """
-    if data not in SOURCES:
-        raise UserError(f"task.data={data}: unknown; choose one of {', '.join(SOURCES)}")
     images = AbsentImages(data, widths[0], samples) if absent else SOURCES[data](**source)
     if images.pixels != widths[0]:
         raise UserError(

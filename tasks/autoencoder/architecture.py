@@ -23,8 +23,6 @@ class Architecture:
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.loss not in ("bernoulli", "squared"):
-            raise UserError(f"task.loss={self.loss}: unknown; choose one of bernoulli, squared")
         if len(self.widths) < 2:
             raise UserError(f"task.widths={list(self.widths)}: must be at least two, of the pixels and of the code")
 

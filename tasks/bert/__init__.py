@@ -7,7 +7,6 @@ the metric are NumPy; see CARD.md for sources, licences and targets.
 import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +15,8 @@ from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
 from suite.tasks._data.public import WIKITEXT_2
-from suite.tasks._sparse import KINDS, Sparsity
+from suite.tasks._sparse import Sparsity
+from suite.tasks.bert import preparation, records
 from suite.tasks.bert.architecture import Architecture
 from suite.tasks.bert.sample import Hiding, expand_records
 
@@ -189,8 +189,9 @@ class Bert:
         return metrics
 
 
-SOURCES = ("hmm", "records")
 PARTS = "shards"  # what `census` counts samples of
+prepare = preparation.prepare
+census, check, count_recurring = records.census, records.check, records.count_recurring
 PUBLIC = {"wikitext": WIKITEXT_2}  # text, which `suite data bert --from TEXT --to DIR` prepares
 
 
@@ -207,35 +208,6 @@ class AbsentText:
     def read(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Raise `UserError`, because the data is absent."""
         raise UserError("no pre-training records are here; set data_dir=DIRECTORY")
-
-
-def check(data_dir: str, **_: Any) -> list[str]:
-    """Read all files of a directory of records; return one line for each damaged file."""
-    from suite.tasks.bert import records
-
-    return records.find_damaged_files(data_dir)
-
-
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """Return the number of records of each shard in each split of a directory."""
-    from suite.tasks.bert import records
-
-    splits = records.open_manifest(data_dir).content["splits"]
-    return {split: {shard["file"]: shard["records"] for shard in shards} for split, shards in splits.items()}
-
-
-def count_recurring(data_dir: str, **_: Any) -> int:
-    """Return how many validation sequences equal a training sequence before words are masked."""
-    from suite.tasks.bert import records
-
-    return records.count_recurring(data_dir)
-
-
-def prepare(source: Path, target: Path, **options: Any) -> None:
-    """Prepare records from text; the options are those below `prepare` in conf/task/bert.yaml."""
-    from suite.tasks.bert import preparation
-
-    preparation.prepare(source, target, **options)
 
 
 def make(
@@ -257,38 +229,13 @@ def make(
     absent: bool = False,
     **sizes: Any,
 ) -> Bert:
-    """Make the task from its configuration (conf/task/bert.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: where the records come from, one of SOURCES.
-        source: options of the source's `make`; the YAML file passes `on_error` to it.
-        variant: the architecture's name; `sizes` contains its values.
-        sequence: tokens of a record.
-        predictions: length of a record's list of masked words.
-        probability: share of tokens that are masked.
-        whole_word: mask all pieces of a word together.
-        next_sentence: use two segments per record, and a head that predicts whether they belong together.
-        batch_size: global batch, in sequences.
-        eval_batch_size: batch of a validation pass.
-        targets: the ladder of masked-word accuracies, easiest first.
-        sparsity: of the encoder's matrices: dense, static or dynamic.
-        sparse: options of `Sparsity`, unless the matrices are dense.
-        on_error: what to do with a damaged shard, stop or skip.
-        absent: describe the task without its directory of records.
-        sizes: options of `Architecture`, without the vocabulary, which the source gives.
+    `absent` describes it without its records; `sizes` are those of `Architecture`, but for the vocabulary.
 
     Raises:
-        UserError: for an unknown source or value, or sequences without a token or longer than the table of
-            positions.
+        UserError: for sequences without a token, or longer than the table of positions.
     """
-    settings = (
-        ("data", data, SOURCES),
-        ("on_error", on_error, ("stop", "skip")),
-        ("sparsity", sparsity, ("dense", *KINDS)),
-    )
-    for name, value, known in settings:
-        if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if sequence < (least := 4 if next_sentence else 3):
         raise UserError(f"task.sequence={sequence}: must be at least {least}: a token, [CLS] and each segment's [SEP]")
     if sequence > sizes["positions"]:
@@ -296,9 +243,9 @@ def make(
     module = importlib.import_module(f"suite.tasks.bert.{data}")
     hiding = Hiding(probability, predictions, whole_word)
     form = {"sequence": sequence, "next_sentence": next_sentence}
-    records = AbsentText() if absent else module.make(hiding, **form, **source)
+    found = AbsentText() if absent else module.make(hiding, **form, **source)
     blocks = Sparsity(sparsity, **(sparse or {})) if sparsity != "dense" else None
-    heads = {"vocabulary": records.vocabulary, "next_sentence": next_sentence}
+    heads = {"vocabulary": found.vocabulary, "next_sentence": next_sentence}
     architecture = Architecture(**heads, **sizes, sparsity=blocks)
     batches = {"sequence": sequence, "batch_size": batch_size, "eval_batch_size": eval_batch_size}
-    return Bert(records, architecture=architecture, targets=targets, **batches)
+    return Bert(found, architecture=architecture, targets=targets, **batches)

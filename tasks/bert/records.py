@@ -128,7 +128,7 @@ def open_manifest(data_dir: str | Path | None) -> Manifest:
     return manifest
 
 
-def find_damaged_files(data_dir: str | Path) -> list[str]:
+def check(data_dir: str | Path, **_: Any) -> list[str]:
     """Read all files; return one line for each file whose contents differ from the manifest."""
     prepared = open_manifest(data_dir)
     root, manifest, faults = prepared.root, prepared.content, list[str]()
@@ -140,7 +140,13 @@ def find_damaged_files(data_dir: str | Path) -> list[str]:
     return [*faults, fault] if fault else faults
 
 
-def count_recurring(data_dir: str | Path) -> int:
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """Return the number of records of each shard in each split of a directory."""
+    splits = open_manifest(data_dir).content["splits"]
+    return {split: {shard["file"]: shard["records"] for shard in shards} for split, shards in splits.items()}
+
+
+def count_recurring(data_dir: str | Path, **_: Any) -> int:
     """Return how many validation sequences equal a training sequence before words are masked.
 
     A document of both splits is cut alike, unless a record is made short or of two segments: the count is a minimum.

@@ -15,7 +15,6 @@ from suite.tasks._images import (
     Classification,
     census,
     check,
-    check_choices,
     count_recurring,
     import_source,
     prepare,
@@ -44,7 +43,6 @@ SUMMARY = "ImageNet classification, or 16 classes of it, with CaffeNet"
 VERSION = "2"  # since dropout draws two elements a word
 keeps_result = _nn.keeps_result
 PARTS = "classes"  # what `census` counts samples of
-SOURCES = ("shapes", "fashion", "folder")
 PUBLIC = {"fashion": FASHION_MNIST}
 
 
@@ -80,29 +78,13 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> CaffeNet:
-    """Make the task from its configuration (conf/task/caffenet.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: where the images come from, one of SOURCES.
-        source: options of the source's `make`.
-        variant: of the model; bvlc is the only one.
-        width: channels of the first convolution.
-        hidden: width of fc6 and fc7.
-        init: initializer of the weights, gaussian | fan_in.
-        dropout: rate, on the outputs of fc6 and fc7.
-        image_size: height and width.
-        published_classes: of the network, for a task without its data.
-        head: outputs of the last layer; 0 uses the number of classes. Further outputs belong to no image.
-        classes: names of the class directories to use, for example 16 of ImageNet's WNIDs; None uses all.
-        on_error: what to do with an unreadable image, stop or skip.
-        absent: describe the task without its directory of images, by the sizes of the published set.
-        options: of `Classification`.
+    `absent` describes it without its directory, by the published sizes; `options` are those of `Classification`.
 
     Raises:
-        UserError: for an unknown source, variant or value, or a head with fewer outputs than classes.
+        UserError: for classes of a source without class directories, or a head with fewer outputs than classes.
     """
-    check_choices(data=(data, SOURCES), variant=(variant, ("bvlc",)), on_error=(on_error, ("stop", "skip")))
-    check_choices(init=(init, ("gaussian", "fan_in")))
     if classes and data != "folder":
         raise UserError(f"task.classes: selects class directories, but task.data={data} has none; set task.data=folder")
     module = import_source(data)

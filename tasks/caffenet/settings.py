@@ -11,8 +11,12 @@ class Source(Options):
 
     size: int | None = setting(None, "height and width of an image", affects=PROBLEM)
     data_dir: str | None = setting(None, "directory of the files", affects=PROBLEM, role="place")
+    train: int | None = setting(None, "generated training samples", at_least=1, affects=PROBLEM)
     valid: int | None = setting(
-        None, "validation images to use, the first of a fixed permutation; null: all", at_least=1, affects=PROBLEM
+        None,
+        "generated validation samples; of fashion, those to use, the first of a fixed permutation; null: all",
+        at_least=1,
+        affects=PROBLEM,
     )
     classes: tuple[str, ...] | None = setting(None, "class directories to use", affects=PROBLEM)
     warp: int | None = setting(None, "size to which an image is resized before it is cropped", affects=PROBLEM)

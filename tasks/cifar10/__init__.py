@@ -4,20 +4,21 @@ The network is a ResNet of two 3×3 convolutions a block; batches and metric are
 images. See CARD.md for sources, licences and targets.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suite.contract import Data
 from suite.tasks._data.public import CIFAR_10
-from suite.tasks._images import AbsentImages, Classification, check_choices
+from suite.tasks._images import AbsentImages, Classification
 from suite.tasks._images.resnet import Architecture
+from suite.tasks.cifar10 import binary, shapes
 
 CITATION = "Krizhevsky: Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
 SUMMARY = "CIFAR-10 classification with ResNet-18"
 VERSION = "1"
 PARTS = "classes"  # what `census` counts samples of
-SOURCES = {"shapes": "suite.tasks.cifar10.shapes", "cifar10": "suite.tasks.cifar10.binary"}
+SOURCES: Mapping[str, Any] = {"shapes": shapes, "cifar10": binary}
+census, check, count_recurring = binary.census, binary.check, binary.count_recurring
 PUBLIC = {"cifar10": CIFAR_10}
 PUBLISHED = Data("real", "CIFAR-10", "not here", {"train": 50_000, "valid": 10_000}, unit="images")
 
@@ -32,27 +33,6 @@ class Cifar10(Classification):
         return self.architecture.count_kept_bytes(value, self.images.size)
 
 
-def check(data_dir: str, **_: Any) -> list[str]:
-    """One line for each damaged batch."""
-    from suite.tasks.cifar10 import binary
-
-    return binary.check(data_dir)
-
-
-def count_recurring(data_dir: str, **_: Any) -> int:
-    """Return how many validation images have the pixels of a training image."""
-    from suite.tasks.cifar10 import binary
-
-    return binary.count_recurring(data_dir)
-
-
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """Return the number of images of each class in each split."""
-    from suite.tasks.cifar10 import binary
-
-    return binary.census(data_dir)
-
-
 def make(
     *,
     data: str,
@@ -65,27 +45,10 @@ def make(
     on_error: str = "stop",
     **options: Any,
 ) -> Cifar10:
-    """Make the task from its configuration (conf/task/cifar10.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: `shapes`, generated, or `cifar10`, batches of a directory.
-        source: what that source's `make` takes.
-        variant: of the model; resnet18 is the only one.
-        blocks: in each stage.
-        width: channels of the stem.
-        bn_group: samples that share batch-normalisation statistics.
-        absent: describe the task without its directory.
-        on_error: stop; a damaged batch cannot be skipped.
-        options: of `Classification`.
-
-    Raises:
-        UserError: for an unknown source, variant or value.
+    `absent` describes it without its directory; `options` are those of `Classification`.
     """
-    check_choices(data=(data, list(SOURCES)), variant=(variant, ("resnet18",)), on_error=(on_error, ("stop",)))
-    images = (
-        AbsentImages(PUBLISHED, classes=10, size=32)
-        if absent
-        else importlib.import_module(SOURCES[data]).make(**source)
-    )
+    images = AbsentImages(PUBLISHED, classes=10, size=32) if absent else SOURCES[data].make(**source)
     architecture = Architecture(tuple(blocks), width, images.classes, bn_group, bottleneck=False, small=True)
     return Cifar10(images, architecture=architecture, **options)

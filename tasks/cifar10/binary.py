@@ -201,7 +201,7 @@ def make(*, data_dir: str | None, augmented: bool = True) -> Cifar:
     return Cifar(data_dir, augmented=augmented)
 
 
-def check(data_dir: str) -> list[str]:
+def check(data_dir: str, **_: Any) -> list[str]:
     """One line for each damaged batch."""
     faults = []
     for path in (path for paths in find_files(data_dir).values() for path in paths):
@@ -212,7 +212,7 @@ def check(data_dir: str) -> list[str]:
     return faults
 
 
-def count_recurring(data_dir: str) -> int:
+def count_recurring(data_dir: str, **_: Any) -> int:
     """Return how many validation images have the pixels of a training image."""
     images = {
         split: (record.tobytes() for path in paths for record in _records(path)[:, 1:])
@@ -221,7 +221,7 @@ def count_recurring(data_dir: str) -> int:
     return _data.count_recurring(images["train"], images["valid"])
 
 
-def census(data_dir: str) -> dict[str, dict[str, int]]:
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
     """Return the number of images of each class in each split."""
     counts = {}
     for split, paths in find_files(data_dir).items():

@@ -176,33 +176,12 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> DLRM:
-    """Make the task from its configuration (conf/task/dlrm.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: `clicks`, generated, or `criteo`, prepared rows of a directory.
-        source: options of the source's `make`.
-        variant: v1 or v2; the YAML file sets the other options accordingly.
-        published_rows: of each table in the published benchmark, for a task without its data.
-        hots: ids of each feature in a sample; one number applies to all features.
-        width: of the tables' rows.
-        bottom: widths of the bottom network's hidden layers.
-        top: widths of the top network's hidden layers.
-        interaction: dot | cross.
-        cross_layers: layers of the cross network.
-        cross_rank: of its matrices.
-        limit: most rows of a table; ids are taken modulo it.
-        placement: of the tables, replicated | rows.
-        on_error: what `suite data dlrm --to` does with a line that cannot be read.
-        absent: describe the task without its directory.
-        options: of `DLRM`.
-
-    Raises:
-        UserError: for an unknown source.
+    `absent` describes it without its directory; `options` are those of `DLRM`.
     """
-    sources = {"clicks": clicks, "criteo": criteo}
-    if data not in sources:
-        raise UserError(f"task.data={data}: unknown; choose one of {', '.join(sources)}")
-    records: Any = AbsentCriteo(published_rows, source["logs"]) if absent else sources[data].make(**source)
+    module: Any = {"clicks": clicks, "criteo": criteo}[data]
+    records: Any = AbsentCriteo(published_rows, source["logs"]) if absent else module.make(**source)
     rows = limit_table_sizes(records.rows, limit)
     ids_per_feature = tuple(hots) * len(rows) if len(hots) == 1 else tuple(hots)
     architecture = Architecture(

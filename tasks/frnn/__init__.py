@@ -19,8 +19,7 @@ from suite.tasks._data import order
 from suite.tasks.frnn import metric, shots
 from suite.tasks.frnn.architecture import Architecture
 from suite.tasks.frnn.archive import Absent, Archive
-from suite.tasks.frnn.shots import Source, Split
-from suite.tasks.frnn.streams import Streams
+from suite.tasks.frnn.shots import Source, Split, Streams
 
 CITATION = (
     "Kates-Harbeck, Svyatkovskiy, Tang: Predicting disruptive instabilities in controlled fusion plasmas through deep "
@@ -30,9 +29,6 @@ SUMMARY = "disruption prediction in tokamaks with FRNN"
 VERSION = "2"  # since dropout draws two elements a word
 keeps_result = _nn.keeps_result
 PARTS = "classes"  # what `census` counts samples of
-SOURCES = ("simulated", "archive")
-VARIANTS = {"0d": False, "1d": True}  # whether the network reads the profiles
-ACTIVATIONS = ("relu", "none")  # of the convolutions
 MONITORED = (0.07, 0.2, 0.5)  # further deadlines in seconds (plasma-python, monitor_times)
 SHARES = ("auc", *(f"auc_{1000 * time:.0f}ms" for time in MONITORED), "early", "missed", "false")
 
@@ -305,8 +301,6 @@ def make(
     data: str,
     source: Mapping[str, Any],
     variant: str,
-    target: str,
-    activation: str,
     filters: int,
     conv_layers: int,
     kernel_size: int,
@@ -314,24 +308,10 @@ def make(
     dense: int,
     hidden: int,
     lstm_layers: int,
-    on_error: str = "stop",
     absent: bool = False,
     **options: Any,
 ) -> FRNN:
-    """Make the task from its configuration (conf/task/frnn.yaml), whose comments describe the options.
-
-    Raises:
-        UserError: for an unknown value.
-    """
-    for name, value, known in (
-        ("data", data, SOURCES),
-        ("variant", variant, VARIANTS),
-        ("target", target, shots.TARGETS),
-        ("activation", activation, ACTIVATIONS),
-        ("on_error", on_error, ("stop", "skip")),
-    ):
-        if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
+    """Make the task from its configuration (conf/task/frnn.yaml), whose comments describe the options."""
     if absent:
         shots_source: Source = Absent(
             **{name: source[name] for name in ("signals", "profiles", "variant", "radii", "dt")}
@@ -341,7 +321,7 @@ def make(
     channels = shots_source.channels
     architecture = Architecture(
         signals=len(channels.signals),
-        profiles=len(channels.profiles) if VARIANTS[variant] else 0,
+        profiles=len(channels.profiles) if variant == "1d" else 0,
         radii=channels.radii,
         filters=filters,
         conv_layers=conv_layers,
@@ -352,6 +332,4 @@ def make(
         lstm_layers=lstm_layers,
     )
     task = Described if absent else FRNN
-    return task(
-        shots_source, architecture=architecture, target=target, activation=activation, on_error=on_error, **options
-    )
+    return task(shots_source, architecture=architecture, **options)

@@ -1,5 +1,6 @@
-"""Shots on an even time grid, concatenated in one array; their division into splits; and the training targets."""
+"""Shots on an even time grid: their division into splits, their training targets, and their streams of chunks."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,8 +11,6 @@ from suite.contract import Data, UserError
 from suite.tasks._data import order
 from suite.tasks.frnn.signals import POSITIVE, UNSCALED
 
-PROTOCOLS = ("single", "cross", "glimpse")
-TARGETS = ("hinge", "ttd")
 SPREAD = 100.0  # a scaled signal is clipped to ± this (plasma-python, norm_stat_range)
 LONGEST = 1000.0  # seconds until the disruption, for a shot without one (plasma-python, T_max)
 SPLIT_SEED = 0  # of the random split into training and test shots: the same in every run
@@ -155,8 +154,6 @@ def split_shots(source: Source, protocol: str, *, glimpse: int) -> dict[str, Spl
     Raises:
         UserError: if there are too few machines for the protocol, or both lists have the same shot.
     """
-    if protocol not in PROTOCOLS:
-        raise UserError(f"task.protocol={protocol}: unknown; choose one of {', '.join(PROTOCOLS)}")
     needed = 1 if protocol == "single" else 2
     if len(source.machines) < needed:
         raise UserError(
@@ -217,3 +214,40 @@ def compute_targets(kind: str, steps: int, disrupted: bool, *, dt: float, warnin
     logarithm, limit = np.log10(until.clip(0, LONGEST) + dt / 10), np.log10(warning)
     values = np.where(logarithm < limit, 1.0, -1.0) if kind == "hinge" else -np.minimum(logarithm, limit)
     return values.astype(np.float32)
+
+
+class Streams:
+    """Endless queues of whole shots, cut into chunks of equal length; a batch contains one chunk of each stream.
+
+    In every epoch, in random order, each shot is assigned to the stream that is free first (the lowest one at a tie),
+    and occupies it for as many batches as it has chunks. No shot is dropped, shortened or read twice in an epoch, and
+    no stream is idle. The assignment is a pure function of the arguments; it is computed when needed, and stored.
+
+    Args:
+        chunks: (shots,) chunks of each shot.
+        streams: number of parallel streams.
+        seed: the run's seed.
+    """
+
+    def __init__(self, chunks: np.ndarray, *, streams: int, seed: int):
+        self._chunks, self._seed, self._epochs = chunks, seed, 0
+        self._free = np.zeros(streams, np.int64)  # the batch at which each stream's queue ends
+        self._starts: list[list[int]] = [[] for _ in range(streams)]
+        self._shots: list[list[int]] = [[] for _ in range(streams)]
+
+    def at(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Shot and chunk of each stream in batch `index`, (streams,) int64 each; a chunk of 0 begins a shot."""
+        while self._free.min() <= index:
+            self._extend()
+        places = [bisect_right(starts, index) - 1 for starts in self._starts]
+        shots = np.array([shots[place] for shots, place in zip(self._shots, places, strict=True)])
+        begun = np.array([starts[place] for starts, place in zip(self._starts, places, strict=True)])
+        return shots, index - begun
+
+    def _extend(self) -> None:
+        for shot in order.draw_permutation(len(self._chunks), seed=self._seed, epoch=self._epochs):
+            stream = int(self._free.argmin())
+            self._starts[stream].append(int(self._free[stream]))
+            self._shots[stream].append(int(shot))
+            self._free[stream] += self._chunks[shot]
+        self._epochs += 1

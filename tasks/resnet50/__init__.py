@@ -14,7 +14,6 @@ from suite.tasks._images import (
     Classification,
     census,
     check,
-    check_choices,
     count_recurring,
     import_source,
     prepare,
@@ -39,7 +38,6 @@ CITATION = "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, C
 SUMMARY = "ImageNet classification with ResNet-50 v1.5"
 VERSION = "1"
 PARTS = "classes"  # what `census` counts samples of
-SOURCES = ("digits", "shapes", "fashion", "folder")
 PUBLIC = {"fashion": FASHION_MNIST}
 
 
@@ -67,25 +65,13 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> ResNet50:
-    """Return the task from its configuration (conf/task/resnet50.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: where the images come from, one of SOURCES.
-        source: what that source's `make` takes; `image_size`, `erase` and `on_error` reach it through the YAML file.
-        variant: of the model; v1.5 is the only one.
-        blocks: bottlenecks in each stage.
-        width: channels of the stem.
-        bn_group: samples that share batch-normalisation statistics.
-        image_size: height and width.
-        erase: probability of random erasing, for folders.
-        on_error: what to do with an unreadable image, stop or skip.
-        absent: describe the task without its directory of images, by the sizes of the published set.
-        options: of `ResNet50`.
+    `absent` describes it without its directory, by the published sizes; `options` are those of `Classification`.
 
     Raises:
-        UserError: for an unknown source, variant or way to treat errors.
+        UserError: for random erasing of a source without augmentation.
     """
-    check_choices(data=(data, SOURCES), variant=(variant, ("v1.5",)), on_error=(on_error, ("stop", "skip")))
     if erase and data != "folder":
         raise UserError(f"task.erase={erase}: only task.data=folder has augmentation; set task.erase=0")
     module = import_source(data)

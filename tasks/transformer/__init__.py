@@ -9,7 +9,6 @@ import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from suite.contract import Data, Layer, Spec, Target, UserError, divide_total
 from suite.tasks import _nn
 from suite.tasks._data import order
-from suite.tasks.transformer import search
+from suite.tasks.transformer import corpus, preparation, search
 from suite.tasks.transformer.architecture import Architecture
 from suite.tasks.transformer.metric import bleu
 
@@ -184,39 +183,11 @@ class Translation:
         return score if np.isfinite(loss + undefined) else dict.fromkeys(score)
 
 
-SOURCES = ("grammar", "corpus")
 PARTS = "languages"  # what `census` counts words of
 
 
-def prepare(source: Path, target: Path, **options: Any) -> None:
-    """Prepare a corpus from text files; the options are those below `prepare` in conf/task/transformer.yaml."""
-    from suite.tasks.transformer import preparation
-
-    preparation.prepare(source, target, **options)
-
-
-def check(data_dir: str, **_: Any) -> list[str]:
-    """Read all files of a prepared corpus; return one line for each damaged file."""
-    from suite.tasks.transformer import corpus
-
-    return corpus.find_damaged_files(data_dir)
-
-
-def count_recurring(data_dir: str, **options: Any) -> int:
-    """Return how many held-out pairs equal a training pair."""
-    from suite.tasks.transformer import corpus
-
-    return corpus.count_recurring(data_dir, **options)
-
-
-def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
-    """Return the number of words of each language in each split of a prepared corpus."""
-    from suite.tasks.transformer import corpus
-
-    splits = corpus.manifest_of(data_dir).content["splits"]
-    return {
-        split: {f"words of {side}": count for side, count in part["words"].items()} for split, part in splits.items()
-    }
+prepare = preparation.prepare
+census, check, count_recurring = corpus.census, corpus.check, corpus.count_recurring
 
 
 def make(
@@ -236,30 +207,13 @@ def make(
     absent: bool = False,
     **options: Any,
 ) -> Translation:
-    """Make the task from its configuration (conf/task/transformer.yaml).
+    """Make the task from its settings, which settings.py explains.
 
-    Args:
-        data: where the sentences come from, one of SOURCES.
-        source: options of the source's `make`.
-        variant: the name of the network's sizes in the YAML file.
-        depth: layers of each stack.
-        width: of the residual stream.
-        heads: of each attention.
-        feed_forward: width of the hidden layer.
-        tying: which of the three word matrices are shared: none, decoder or all.
-        norm: the position of LayerNorm, post or pre.
-        dropout: probability.
-        ambiguity: of the grammar; the YAML file passes it to the source.
-        on_error: what `suite data` does with a line that cannot be read, stop or skip.
-        absent: describe the task without its directory, at the size of WMT'14 English-French.
-        options: of `Translation`.
+    `absent` describes it at the size of WMT'14 English-French; `options` are those of `Translation`.
 
     Raises:
-        UserError: for an unknown source or value, or sizes that do not fit together.
+        UserError: for sizes that do not fit together, or an ambiguity of real sentences.
     """
-    for name, value, known in (("data", data, SOURCES), ("on_error", on_error, ("stop", "skip"))):
-        if value not in known:
-            raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
     if ambiguity and data != "grammar":
         raise UserError(f"task.ambiguity={ambiguity}: only task.data=grammar has this setting; set task.ambiguity=0")
     module = importlib.import_module(f"suite.tasks.transformer.{data}")

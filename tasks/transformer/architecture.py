@@ -44,7 +44,7 @@ class Architecture:
             sub-layer's output.
 
     Raises:
-        UserError: for sizes or values that do not fit together.
+        UserError: for sizes that do not fit together.
     """
 
     vocabulary: int
@@ -57,9 +57,6 @@ class Architecture:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, known in (("tying", self.tying, TYING), ("norm", self.norm, ("post", "pre"))):
-            if value not in known:
-                raise UserError(f"task.{name}={value}: unknown; choose one of {', '.join(known)}")
         if self.width % self.heads or self.width % 2:
             raise UserError(f"task.width={self.width}: must be even and a multiple of task.heads={self.heads}")
 

@@ -72,7 +72,7 @@ class Corpus:
             raise UserError(
                 f"{self.root} contains {' and '.join(manifest['languages'])}, not {' and '.join(languages)}"
             )
-        if held_out not in ("valid", "test") or held_out not in manifest["splits"]:
+        if held_out not in manifest["splits"]:
             raise UserError(f"held_out={held_out}: {self.root} contains only {', '.join(manifest['splits'])}")
         self.vocabulary, splits = manifest["vocabulary"], manifest["splits"]
         train, self._valid = splits["train"], splits[held_out]
@@ -237,7 +237,7 @@ def count_recurring(data_dir: str, *, languages: Sequence[str], length: int, hel
     return _data.count_recurring(corpus.pairs("train"), corpus.pairs("valid"))
 
 
-def find_damaged_files(data_dir: str) -> list[str]:
+def check(data_dir: str, **_: Any) -> list[str]:
     """One line for each file of a prepared directory whose checksum is not the manifest's; reads them all."""
     manifest = manifest_of(data_dir)
     root, faults = manifest.root, []
@@ -247,6 +247,14 @@ def find_damaged_files(data_dir: str) -> list[str]:
         elif hash_file(root / name) != expected:
             faults.append(f"{name}: not as it was prepared (sha256 differs)")
     return faults
+
+
+def census(data_dir: str, **_: Any) -> dict[str, dict[str, int]]:
+    """Return the number of words of each language in each split of a prepared directory."""
+    splits = manifest_of(data_dir).content["splits"]
+    return {
+        split: {f"words of {side}": count for side, count in part["words"].items()} for split, part in splits.items()
+    }
 
 
 make = Corpus

@@ -83,10 +83,9 @@ def test_an_update_that_is_not_compiled_is_the_same(name: str) -> None:
     with jax.enable_x64(True):
         params = jax.tree.map(lambda v: jnp.asarray(v, "float64"), nested(initial(*USED)))
         state = made.optimizer.init(params)
+        differentiate = jax.jit(jax.grad(lambda p, x, y: loss_of(p, x, y, lambda name, x, out: out)))
         for step in range(STEPS):
-            x, y = map(jnp.asarray, batch(step))
-            grads = jax.grad(lambda p, x=x, y=y: loss_of(p, x, y, lambda name, x, out: out))(params)
-            updates, state = made.optimizer.update(grads, state, params)
+            updates, state = made.optimizer.update(differentiate(params, *batch(step)), state, params)
             params = optax.apply_updates(params, updates)
     assert all(
         np.allclose(one, other, rtol=0, atol=1e-12)
@@ -137,7 +136,7 @@ def test_a_layer_that_the_loss_does_not_tap_is_named() -> None:
     params = jax.tree.map(lambda value: jnp.asarray(value, "float32"), nested(initial(*USED)))
     made = load.load_half("suite.optimizers.kfac", "jax").make(layers=layers(*USED), shapes=shapes_of(params))
     with pytest.raises(UserError, match="the loss does not tap last; write y = tap"):
-        observing(loss_of, made)(params, made.init(params), *batch(0))
+        observing(loss_of, made)(params, jax.jit(made.init)(params), *batch(0))
     with pytest.raises(UserError, match=r"takes what kfac, kbfgs or vogn returned"):
         observing(loss_of, load.load_half("suite.optimizers.sgd", "jax").make())
 

@@ -12,6 +12,7 @@ from engines import BACKENDS, advance, change, engine, gap, weights
 from small import TASKS, small
 
 from suite import load
+from suite.contract import UserError
 from suite.launch.job import make_task
 from suite.settings.run import Run
 
@@ -227,6 +228,16 @@ def test_outputs_that_are_not_finite_have_no_metric(name: str, options: tuple[st
                 found = planted(number, [key], rows)
                 assert None in found.values() and all(found[name] in (None, clean[name]) for name in clean), key
         assert planted(number, names, lambda weight: weight == 0) == clean
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_settings_judge_every_word(name: str) -> None:
+    """No task checks its words again: an unknown one ends here, with the setting and what to choose."""
+    task = small(name).task
+    for field in type(task).model_fields:
+        if words := type(task).choices(field):
+            with pytest.raises(UserError, match=f"^task.{field}=magic: must be one of {', '.join(words)}$"):
+                type(task).given(task.plain() | {field: "magic"}, "task.")
 
 
 def test_every_task_has_its_card_and_both_backends() -> None:

@@ -162,9 +162,6 @@ def test_the_authors_logs_are_of_the_training_images_and_the_penalty(tmp_path: P
     part = {"loss": np.array([1.0, 3.0, 9.0]), "error": np.zeros(3), "penalty": np.full(3, 0.25)}
     scored = theirs.score([part | {"weight": np.array([1.0, 1.0, 0.0])}])
     assert (scored["loss"], scored["objective"]) == (2.0, 2.25)
-    for wrong in ("task.metric=top1", "task.evaluate_on=test"):
-        with pytest.raises(UserError, match="must be one of"):
-            make_task(configure.resolve([*chosen, wrong]))
 
 
 @pytest.mark.quick

@@ -15,6 +15,7 @@ from suite.tasks._data.folder import Folder
 from suite.tasks._data.layout import decode, find_damaged_files
 from suite.tasks._data.preprocessing import MEAN, STD
 from suite.tasks._data.shapes import Shapes
+from suite.verbs import data
 
 CLOTHING = Path(__file__).parents[3] / "shared" / "data" / "clothing16"
 
@@ -171,9 +172,11 @@ def test_a_split_without_a_readable_image_is_an_error(writable):
         read(Folder(writable, on_error="skip"), "valid", [0])
 
 
-def test_on_error_knows_two_words(written):
-    with pytest.raises(UserError, match="on_error=ignore"):
-        Folder(written, on_error="ignore")
+def test_settings_are_judged_before_a_preparation(written, tmp_path):
+    words = ["resnet50", "--from", str(written), "--to", str(tmp_path / "made"), "task.on_error=ignore"]
+    with pytest.raises(UserError, match=r"task\.on_error=ignore: must be one of stop, skip"):
+        data.main(words)
+    assert not (tmp_path / "made").exists()
 
 
 def test_every_kind_of_pixel_becomes_rgb(tmp_path):

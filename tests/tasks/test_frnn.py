@@ -15,8 +15,8 @@ from suite.launch.job import make_task
 from suite.settings import configure
 from suite.tasks.frnn import FRNN, metric, simulator, trees
 from suite.tasks.frnn.architecture import Architecture
+from suite.tasks.frnn.shots import Streams
 from suite.tasks.frnn.signals import ZERO_D
-from suite.tasks.frnn.streams import Streams
 
 PUBLISHED = Architecture(14, 2, 64, 128, 3, 3, 2, 128, 200, 2)
 SMALL = ["batch_size=4", "eval_batch_size=10", "length=16", "filters=4", "dense=8", "hidden=6", "targets=[2.0]"]

@@ -121,13 +121,8 @@ def test_positions_are_the_papers() -> None:
 
 
 def test_sizes_that_make_no_network_are_refused() -> None:
-    for wrong, message in (
-        ({"tying": "both"}, "task.tying=both"),
-        ({"norm": "mid"}, "task.norm"),
-        ({"heads": 3}, "heads=3"),
-    ):
-        with pytest.raises(UserError, match=message):
-            Architecture(**(BASE | wrong))
+    with pytest.raises(UserError, match="heads=3"):
+        Architecture(**(BASE | {"heads": 3}))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from suite.contract import UserError
 from suite.settings import configure
 from suite.tasks.transformer import Translation, preparation
 from suite.tasks.transformer.architecture import BOS, EOS, PAD, SPECIAL, UNKNOWN, Architecture
-from suite.tasks.transformer.corpus import Corpus, find_damaged_files, manifest_of
+from suite.tasks.transformer.corpus import Corpus, check, manifest_of
 from suite.tasks.transformer.grammar import Grammar
 from suite.tasks.transformer.metric import bleu
 from suite.verbs import plan
@@ -71,13 +71,13 @@ def test_prepared_text_comes_back_as_it_was(corpus: tuple[Path, Path]) -> None:
 def test_preparing_twice_gives_the_same_identity_and_damage_is_found(corpus: tuple[Path, Path], tmp_path: Path) -> None:
     text, target = corpus
     preparation.prepare(text, tmp_path, **OPTIONS)
-    assert opened(tmp_path).data.identity == opened(target).data.identity and find_damaged_files(str(tmp_path)) == []
+    assert opened(tmp_path).data.identity == opened(target).data.identity and check(str(tmp_path)) == []
     path = tmp_path / "train.fr.words"
     values = bytearray(path.read_bytes())
     values[10] ^= 1
     path.write_bytes(values)
     (tmp_path / "test.en.txt").unlink()
-    assert sorted(line.split(":")[0] for line in find_damaged_files(str(tmp_path))) == ["test.en.txt", "train.fr.words"]
+    assert sorted(line.split(":")[0] for line in check(str(tmp_path))) == ["test.en.txt", "train.fr.words"]
 
 
 def test_length_limits_take_a_beginning_of_the_rows(corpus: tuple[Path, Path]) -> None:
