@@ -22,6 +22,7 @@ from suite.settings.run import AnyRun, BaselineRun, Run
 from suite.training import adaptation, weights
 
 LARGEST = 2**31 - 1  # of int32
+MOST_THREADS = 1024  # of a process; with some tens of thousands, OpenMP's runtime ends it without a message
 
 
 def check_run(run: AnyRun, task: Task) -> None:
@@ -32,6 +33,7 @@ def check_run(run: AnyRun, task: Task) -> None:
         MissingError: if a check needs a package that is not installed.
     """
     check_ladder(task)
+    check_threads(run)
     if isinstance(run, BaselineRun):
         load.check_names(run.baseline.member, "fit", "score")
         return
@@ -53,6 +55,12 @@ def check_ladder(task: Task) -> None:
     for easier, harder in itertools.pairwise(task.targets):
         if easier.metric == harder.metric and not easier.met({harder.metric: harder.value}):
             raise UserError(f"task.targets: {harder} is easier than {easier}, which it follows; put the easiest first")
+
+
+def check_threads(run: AnyRun) -> None:
+    """Check that the process can have as many threads as were typed."""
+    if run.threads != "auto" and run.threads > MOST_THREADS:
+        raise UserError(f"threads={run.threads}: must be at most {MOST_THREADS:,} in a process; set threads=auto")
 
 
 def check_storage(run: Run, task: Task) -> None:
@@ -89,7 +97,13 @@ def check_batches(run: Run, task: Task) -> None:
 
 
 def check_backends(run: Run) -> None:
-    """Check that the task, the optimizer and the parts of the channels support the run's backend."""
+    """Check that the task, the optimizer and the parts of the channels support the run's backend.
+
+    Raises:
+        UserError: one does not, or `compile` is set, which only torch reads.
+    """
+    if run.compile and run.backend != "torch":
+        raise UserError(f"compile=true: backend={run.backend} compiles each step in any case; leave out compile=")
     comm, modules = run.comm, [run.task.module, run.optimizer.module]
     for channel in (comm, *comm.candidates.values(), comm.factors, *comm.kinds.values()):
         parts = [channel.codec, channel.inner, channel.algorithm, channel.topology]
@@ -105,11 +119,17 @@ def check_channels(run: Run, task: Task) -> None:
 
 
 def check_schedule(run: Run, task: Task) -> None:
-    """Compute the hyper-parameters of the first and the last step, which checks the schedule."""
+    """Compute the hyper-parameters of the first and the last step, which checks the schedule; count evaluations."""
     rate = task.rate if isinstance(task, Sparse) else 1.0
     hyper = rates.Scheduled(run.max_steps, run.schedule, run.optimizer, rate)
     for step in (0, -1):
         hyper[step]
+    evaluations = -(-run.max_steps // run.eval_every)
+    if run.stop_at_target and run.target_evaluations > evaluations:
+        raise UserError(
+            f"target_evaluations={run.target_evaluations}: a run of max_steps={run.max_steps} has {evaluations} "
+            "evaluations; set fewer, or a smaller eval_every="
+        )
 
 
 def check_plan(run: Run, task: Task) -> None:

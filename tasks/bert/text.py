@@ -182,14 +182,20 @@ def _is_json(line: str) -> bool:
         return False
 
 
+def _read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; one that has a key twice is empty, because a reader would take the last."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else {}
+
+
 def _objects(path: Path, stream: Iterable[str]) -> Iterator[Document]:
     first_lines: dict[str, int] = {}
     for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
-        entry = json.loads(line) if _is_json(line) else {}
+        entry = json.loads(line, object_pairs_hook=_read_pairs) if _is_json(line) else {}
         if not isinstance(entry.get("text"), str):
-            raise Damaged(f"{path}, line {number}: not a JSON object with a text, unlike a file of JSON lines")
+            raise Damaged(f"{path}, line {number}: not a JSON object with one text, unlike a file of JSON lines")
         _check_id(path, str(entry.get("id", "")), number, first_lines)
         yield _without(entry.get("title", ""), [part for part in entry["text"].split("\n") if part.strip()])
 

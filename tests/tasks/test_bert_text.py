@@ -158,8 +158,8 @@ def test_damaged_text_is_named_with_its_line_and_can_be_skipped(tmp_path: Path, 
         ("blocks", '<doc id="{n}">\ncut\n', "(is never closed|begins before that of line)"),
         ("blocks", "text\n</doc>\n", "outside of <doc|</doc> without a <doc"),
         ("json", "{s}{s}", "the document with id {n} is there twice, first in line"),
-        ("json", '{{"id": "{n}"}}\n', "not a JSON object with a text"),
-        ("json", "cut off\n", "not a JSON object with a text"),
+        ("json", '{{"id": "{n}"}}\n', "not a JSON object with one text"),
+        ("json", "cut off\n", "not a JSON object with one text"),
     ],
 )
 def test_a_document_that_is_doubled_or_broken_is_named(
@@ -285,9 +285,9 @@ def test_json_lines_are_documents_without_their_titles(tmp_path: Path) -> None:
         ["A first.", "And more.", "Second paragraph."],
         ["No title in this text."],
     ]
-    for bad in ('{"id": "3"}', '{"text": 3}', "[1]", '{"text": "cut'):
+    for bad in ('{"id": "3"}', '{"text": 3}', "[1]", '{"text": "cut', '{"text": "a", "text": "b"}'):
         path.write_text(json.dumps(entries[0]) + f"\n{bad}\n")
-        with pytest.raises(text.Damaged, match=r"wiki_00, line 2: not a JSON object with a text"):
+        with pytest.raises(text.Damaged, match=r"wiki_00, line 2: not a JSON object with one text"):
             list(text.read_documents(path))
     path.write_text("{a brace} begins this text.\n")
     assert list(text.read_documents(path)) == [["{a brace} begins this text."]]
