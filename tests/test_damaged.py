@@ -13,6 +13,7 @@ from suite.claims.evidence import Results
 from suite.contract import UserError
 from suite.entries import intake
 from suite.launch import directories, ending
+from suite.record import record
 from suite.settings import configure
 from suite.track import view
 from suite.training.adaptation import read_decisions
@@ -40,7 +41,7 @@ def one_line(code: int, text: str, *names: str) -> bool:
 
 def test_a_damaged_header_or_result_is_one_line(run: Path) -> None:
     again = configure.resolve([*AGAIN, f"run_dir={run}"], conftest.OUTSIDE / "conf")
-    header = json.loads((run / "header.json").read_text())
+    header = record.read_header(run)
     assert directories.Directory(again, header).state == "finished"
     for name, contents in {
         "header.json": ("{", "[]", "{}", DEEP, '{"fingerprint": 1}'),

@@ -10,7 +10,10 @@ import pytest
 
 from suite.contract import UserError
 from suite.launch import external
-from suite.launch.job import count_processes, count_threads
+from suite.launch.directories import Decision
+from suite.launch.job import count_processes, count_threads, make_header, make_task
+from suite.messages import decode_message, encode_message
+from suite.record.result import Header
 from suite.settings import configure
 
 HERE = ["launch.rank=0", "launch.processes=2", "launch.address=127.0.0.1:1"]
@@ -99,3 +102,11 @@ def test_a_rank_that_cannot_begin_ends_all_at_once(tmp_path: Path, backend: str,
     said = [process.communicate(timeout=100)[1] for process in ranks]
     assert ranks[0].returncode == 2 and "header.json: not a regular file" in said[0]
     assert ranks[1].returncode != 0 and time.monotonic() - began < 60
+
+
+def test_rank_0_sends_its_decision_with_the_header() -> None:
+    run = configure.resolve(["task=resnet50"])
+    header = make_header(run, make_task(run), 1, [])
+    decision = Decision("hash", "here", header=header.plain())
+    received = decode_message(encode_message(decision))
+    assert received == decision and Header.read(received.header) == header

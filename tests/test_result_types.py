@@ -74,3 +74,9 @@ def test_a_fault_is_one_sentence() -> None:
     assert find_faults(content) == [
         "outcome.kind: Input should be 'reached', 'exhausted', 'diverged', 'failed' or 'interrupted'"
     ]
+
+
+def test_bytes_of_a_kernel_have_their_ratio_in_the_sum_alone() -> None:
+    content = json.loads(SAMPLE.read_text())
+    content["segments"][0]["bytes"] = {"sent": 9, "by_name": {}, "kernel": {"sent": 9, "ranks": 2}}
+    assert not find_faults(content)

@@ -4,6 +4,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from suite import disk
 from suite.contract import UserError
@@ -25,7 +26,7 @@ class Decision:
     hash: str = ""
     directory: str = ""
     code: int | None = None  # of a finished run
-    header: Header | None = None  # of another run
+    header: dict[str, Any] | None = None  # of another run, as messages between ranks take it
     step: int | None = None  # of its checkpoint
     error: str = ""
 

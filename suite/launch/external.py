@@ -19,6 +19,7 @@ from suite.contract import Task, UserError
 from suite.launch import checks, ending, execution, peer_failure, rendezvous
 from suite.launch.directories import Decision, Directory, withdraw_start
 from suite.launch.job import Job, count_threads, make_header, make_task
+from suite.record.result import Header
 from suite.settings.effects import hash_run
 from suite.settings.launch import ExternalLaunch
 from suite.settings.overrides import separate_directory
@@ -70,7 +71,7 @@ def launch(
         decide = partial(_decide, run, task, threads, command, report_directory)
         decision = backend.broadcast(decide() if rank == 0 else Decision())
         if decision.header:
-            job = Job(run, task, ranks, threads, decision.header, Path(decision.directory))
+            job = Job(run, task, ranks, threads, Header.read(decision.header), Path(decision.directory))
         code = _run(run, job, decision, rank)
     except UserError as error:
         print(f"suite: rank {rank}: {error}", file=sys.stderr)
@@ -150,7 +151,7 @@ def _decide(
             return Decision(run_hash, place, code=ending.show_result(run, directory.path))
         directory.print_passed()
         _, header = directory.claim()
-        return Decision(run_hash, place, header=header, step=checkpoint.find_latest(directory.path))
+        return Decision(run_hash, place, header=header.plain(), step=checkpoint.find_latest(directory.path))
     except UserError as error:
         return Decision(error=str(error))
 

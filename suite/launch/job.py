@@ -1,7 +1,6 @@
 """A job: a run with all that one process finds out before it trains. Nothing of it is asked again."""
 
 import hashlib
-import json
 import os
 import shlex
 import uuid
@@ -126,6 +125,6 @@ def make_header(run: AnyRun, task: Task, threads: int, command: Sequence[str]) -
         execution_id=uuid.uuid4().hex,
         fingerprint=environment.compute_fingerprint(facts, device=device, threads=threads),
         task_version=run.task.member.VERSION,
-        environment=Environment.model_validate_json(json.dumps(facts | {"threads": threads})),
+        environment=Environment.read(facts | {"threads": threads}),
         command=shlex.join(["suite", *command]),
     )

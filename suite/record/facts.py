@@ -4,7 +4,7 @@ An entry with `Absent` may be missing, as in results of older versions; it is No
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, reduce
 from operator import or_
 from types import NoneType
@@ -70,6 +70,15 @@ class Part(BaseModel):
     def plain(self) -> dict[str, Any]:
         """Return the entries as the file has them; those that are missing there are missing here."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Self:
+        """Return the part of which `plain` returned the entries.
+
+        Raises:
+            pydantic.ValidationError: the entries do not follow the types.
+        """
+        return cls.model_validate_json(json.dumps(plain))
 
 
 class OpenPart(Part):

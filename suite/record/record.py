@@ -337,7 +337,7 @@ def read_header(directory: Path, remedy: str = disk.REMEDY) -> Header:
     content = disk.read_json(path, remedy)
     with disk.report_damage(path, remedy):
         try:
-            return Header.model_validate_json(json.dumps(content))
+            return Header.read(content)
         except ValidationError as error:
             raise ValueError(next(list_violations(error))) from error
 

@@ -104,7 +104,9 @@ class Kernel(Part):
 
     sent: Count = Field(description="from the first step's preparation to the last step's end")
     ranks: Positive = Field(description="of the host")
-    ratio: Seconds | None = Field(description="to the ledger's bytes, where the host has one rank")
+    ratio: Seconds | None = Field(
+        None, description="to the ledger's bytes, where the host has one rank; absent in segments"
+    )
 
 
 class SentBytes(OpenPart):
