@@ -1,4 +1,4 @@
-"""Protocols of the members of `comm/`, and the array operations that a member may use.
+"""Protocols of the members of `comm/`; `suite.comm.exchange` has the array operations that a member may use.
 
 A member is a module; its attributes and functions are those of its protocol. `suite.comm.setup` rejects a member that
 lacks one. Algorithms and topologies are written once for both frameworks, over `Array`, `Transport` and `Encoder`. A
