@@ -10,8 +10,7 @@ import pytest
 
 from suite.contract import UserError
 from suite.launch import external
-from suite.launch.directories import Decision
-from suite.launch.job import count_processes, count_threads, make_header, make_task
+from suite.launch.job import count_processes, count_threads, make_task
 from suite.messages import decode_message, encode_message
 from suite.record.result import Header
 from suite.settings import configure
@@ -104,9 +103,9 @@ def test_a_rank_that_cannot_begin_ends_all_at_once(tmp_path: Path, backend: str,
     assert ranks[1].returncode != 0 and time.monotonic() - began < 60
 
 
-def test_rank_0_sends_its_decision_with_the_header() -> None:
-    run = configure.resolve(["task=resnet50"])
-    header = make_header(run, make_task(run), 1, [])
-    decision = Decision("hash", "here", header=header.plain())
+def test_rank_0_sends_its_decision_with_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = configure.resolve_training(["task=resnet50"])
+    decision = external._decide(run, make_task(run), 1, [], lambda directory: None)
     received = decode_message(encode_message(decision))
-    assert received == decision and Header.read(received.header) == header
+    assert received == decision and Header.read(received.header).hash == decision.hash
