@@ -109,7 +109,7 @@ def count_state_bytes(settings: Settings, shapes: Mapping[str, tuple[int, ...]])
     """Return the bytes of the optimizer's state; None if it cannot be made. Nothing is allocated.
 
     Raises:
-        UserError: the optimizer is refused, as a run refuses it.
+        UserError: a run would reject the optimizer.
     """
     params = {name: jax.ShapeDtypeStruct(shape, float32) for name, shape in shapes.items()}
     rule = External(settings)

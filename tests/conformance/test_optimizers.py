@@ -247,6 +247,22 @@ def test_decay_of_a_table_by_rows_that_began_at_zero_is_taken_up_or_refused() ->
             made.step(0, made.task.batch("train", 0, 0), edit)
 
 
+def test_a_step_that_fails_in_its_loss_leaves_gradients_and_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In torch, where a step works in place."""
+    made = engine(config("sgd", "torch"))
+    advance(made, range(1))
+    before, held = weights(made), {name: parameter.grad for name, parameter in made.named.items()}
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(made.model, "loss", fail)
+    with pytest.raises(ZeroDivisionError):
+        made.step(1, made.task.batch("train", 0, 1), {})
+    assert any("running" in name for name in before) and gap(weights(made), before) == 0.0
+    assert all(parameter.grad is held[name] for name, parameter in made.named.items())
+
+
 @pytest.mark.sample(8)
 @every
 @both
