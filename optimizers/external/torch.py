@@ -78,7 +78,7 @@ def count_state_bytes(settings: Settings, shapes: Mapping[str, tuple[int, ...]])
     is made on smaller parameters, whose state is taken to grow as the parameters do.
 
     Raises:
-        UserError: the optimizer rejects its arguments or its first step on both devices, as it would in a run.
+        UserError: the optimizer rejects its arguments, as it would in a run.
     """
     if _asks_for_model(find_optimizer(settings)):
         return None
